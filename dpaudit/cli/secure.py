@@ -43,7 +43,7 @@ class Server(TermsOptions):
     peer: str | None = None
     """HOST:PORT of h2, to which h1 connects; h2 ignores it."""
     wait: float = 60.0
-    """Seconds for which a round waits for owners."""
+    """Seconds for which a round waits for owners; if the other server waits longer, a step is opened after that."""
     deadline: float = 60.0
     """Seconds that a step of the servers may take."""
     rejoin: bool = False

@@ -26,6 +26,11 @@ def system(count: int) -> bytes:
     return secrets.token_bytes(count)
 
 
+def unshown(self: object) -> str:
+    """Names the type alone: the ``__repr__`` of what holds secrets, which may be printed with a fault."""
+    return f"{type(self).__name__}(...)"
+
+
 class Stream:
     """Generates the key stream of AES-128 in counter mode: block i is AES_seed(i), i = 0, 1, ...; no byte is reused.
 

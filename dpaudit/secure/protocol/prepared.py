@@ -4,13 +4,13 @@ Two servers make blocks while they wait for owners, so that a step only opens th
 makes its own. Blocks outlive the session that made them.
 
 A garbled block that is opened for two shares reveals both labels of a wire, and with them everything; noise from
-transfers that is used for two sums cancels in their difference. So before any of
-a block's secrets is read, its number is written to the store's log of used blocks (:class:`storage.Ledger`) and its
-file is unlinked: a server that dies at any moment restarts with the block either unused and whole, or used. Numbers
-only rise. Each block has an identity drawn by both servers, and two blocks belong together only where number and
-identity are the same (:meth:`Store.agree`); each server discards whatever lower blocks it has. A tag over number,
-identity and content, under a key of this server, shows whether a block is unchanged since it was stored. Each garbled
-block has a delta of its own, so that one that is found on a disk tells nothing of any other opening.
+transfers that is used for two sums cancels in their difference. So before any of a block's secrets is read, its number
+is written to the store's log of used blocks (:class:`storage.Ledger`) and its file is unlinked: a server that dies at
+any moment restarts with the block either unused and whole, or used. Numbers only rise. Each block has an identity
+drawn by both servers, and two blocks belong together only where number and identity are the same
+(:meth:`Store.agree`); each server discards whatever lower blocks it has. A tag over number, identity and content,
+under a key of this server, shows whether a block is unchanged since it was stored. Each garbled block has a delta of
+its own, so that one that is found on a disk tells nothing of any other opening.
 
 When two servers meet, each states which block it used last (:meth:`Store.meet`), and the other discards all blocks up
 to that one. A server is *behind* if it has forgotten a block that the other saw it use: its state is an older copy
@@ -36,7 +36,7 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Channel
-from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.crypto.randomness import Source, system, unshown
 from dpaudit.secure.protocol import agreement, storage
 from dpaudit.secure.protocol.agreement import MOST_BLOCKS
 from dpaudit.secure.protocol.storage import IDENTITY_BYTES, NONE, Ledger, Past
@@ -47,7 +47,6 @@ with _validate.extra("secure"):
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Block = TypeVar("Block", bound=Garbled | Received | Share)
-
 Party = Garbler | Evaluator | First | Second
 
 WAY = "to continue, use --rejoin at the next start of the server whose state was restored or lost"
@@ -69,6 +68,7 @@ class Pair(NamedTuple):
 
     identity: bytes
     key: bytes
+    __repr__ = unshown
 
 
 class Store(Generic[Block]):

@@ -38,7 +38,7 @@ from dpaudit import _validate
 from dpaudit.secure.channel import Channel
 from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys, hashes
 from dpaudit.secure.crypto import correlated_transfers, shares
-from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.crypto.randomness import Source, system, unshown
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.protocol.two_server_sum import (
     PAYLOAD_BYTES,
@@ -63,6 +63,7 @@ class Share(NamedTuple):
     """
 
     values: np.ndarray
+    __repr__ = unshown
 
     @classmethod
     def blank(cls, opening: Opening, count: int) -> Self:

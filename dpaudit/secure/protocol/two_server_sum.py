@@ -38,7 +38,7 @@ from dpaudit.secure.circuits import circuit, garbling
 from dpaudit.secure.circuits.circuit import Circuit, reconstruction
 from dpaudit.secure.circuits.garbling import BLOCK, WORD, GateKeys
 from dpaudit.secure.crypto import correlated_transfers, shares
-from dpaudit.secure.crypto.randomness import Source, system
+from dpaudit.secure.crypto.randomness import Source, system, unshown
 from dpaudit.secure.noise import binomial, lookup
 from dpaudit.secure.noise.binomial import Binomial
 from dpaudit.secure.noise.lookup import Table
@@ -179,6 +179,7 @@ class Garbled(NamedTuple):
     zeros: np.ndarray
     delta: np.ndarray
     decoding: np.ndarray
+    __repr__ = unshown
 
     @classmethod
     def blank(cls, opening: Opening, count: int) -> Self:
@@ -203,6 +204,7 @@ class Received(NamedTuple):
     seed: np.ndarray
     labels: np.ndarray
     tables: list[np.ndarray]
+    __repr__ = unshown
 
     @classmethod
     def blank(cls, opening: Opening, count: int) -> Self:

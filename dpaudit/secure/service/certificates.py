@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dpaudit import _validate
+from dpaudit.secure.crypto.randomness import unshown
 from dpaudit.secure.protocol import storage
 from dpaudit.secure.protocol.agreement import SERVERS, checked_name
 
@@ -59,6 +60,7 @@ class Tls(NamedTuple):
     key: bytes
     authority: bytes
     servers: tuple[bytes, bytes]
+    __repr__ = unshown
 
 
 def read(folder: str | Path, *, name: str) -> Tls:
@@ -103,15 +105,20 @@ def require(context: grpc.ServicerContext, name: str, tls: Tls | None, log: Call
     if tls is None:
         return
     shown: Any = context.auth_context()
-    names = [carried.decode() for carried in shown.get("x509_subject_alternative_name", ())]
     line = ""
-    if names != [name]:
-        line = f"certificate: expected one for {name!r}, got {names}"
+    if (carried := names(context)) != [name]:
+        line = f"certificate: expected one for {name!r}, got {carried}"
     elif name in SERVERS and not _is(shown.get("x509_pem_cert", ()), tls.servers[SERVERS.index(name)]):
         line = f"certificate: expected {name}'s own, got another one for {name!r}"
     if line:
-        log(f"{context.peer()} is refused: {line}")
+        log(f"{host(context)} is refused: {line}")
         context.abort(grpc.StatusCode.PERMISSION_DENIED, line)
+
+
+def names(context: grpc.ServicerContext) -> list[str]:
+    """Lists the names in a caller's certificate, which its authority has signed; none in the clear."""
+    shown: Any = context.auth_context()
+    return [carried.decode() for carried in shown.get("x509_subject_alternative_name", ())]
 
 
 def _is(shown: Sequence[bytes], pinned: bytes) -> bool:

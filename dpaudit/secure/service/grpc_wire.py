@@ -9,6 +9,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 from dpaudit import _validate
 from dpaudit.secure.channel import Part, Pipe
@@ -20,6 +23,7 @@ with _validate.extra("secure"):
 
 _AHEAD = 8 << 20
 _LINGER = 1.0  # seconds
+_CALLERS = 4  # threads for calls of H1: of the session, of one that is ending, and of others, refused at once
 _METHOD = "Exchange"
 _SERVICE = "dpaudit.secure.Peer"
 _TAG = 0x0A  # of field 1, whose length follows, seven bits a byte
@@ -130,7 +134,8 @@ class Listener:
     """Accepts H1's calls at H2, one at a time; with certificates, only from H1's.
 
     During a call others are refused, so a second H1 does not disturb the first. gRPC's keepalive detects a caller that
-    vanished (:mod:`dpaudit.secure.service.certificates`).
+    vanished (:mod:`dpaudit.secure.service.certificates`). The calls have threads of their own, so that owners' calls
+    do not keep H1 out.
 
     Args:
       server: the gRPC server, not yet started.
@@ -143,7 +148,9 @@ class Listener:
         self._tls, self._log = own, log
         self._one = threading.Lock()
         self._current: tuple[GrpcWire | None, str] = None, ""  # the wire and the caller's address
-        handler = grpc.stream_stream_rpc_method_handler(self._exchange, request_deserializer=data_of)
+        exchange: Any = partial(self._exchange)
+        exchange.experimental_thread_pool = ThreadPoolExecutor(_CALLERS)  # gRPC runs this method there
+        handler = grpc.stream_stream_rpc_method_handler(exchange, request_deserializer=data_of)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
 
     def next(self, seconds: float) -> GrpcWire | None:

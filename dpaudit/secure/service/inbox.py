@@ -4,15 +4,19 @@ A share is accepted as a whole or not at all: exactly d whole numbers of the rin
 the next step. Sending the same share again is harmless; a different one for the same step is refused. Accepted shares
 stay until the step is completed, also when an opening fails; those whose norm the servers refuse are discarded.
 
-An owner may have a few calls at a time, one of which may wait for a result: the others are asked to try again, so that
-no owner keeps another from submitting or from waiting.
+A call keeps a thread from its start, so its message has limited time to arrive. With certificates, who calls is known
+before that: a call of none of the owners is refused at once, and an owner may have a few calls at a time, silent
+ones included. One of an owner's calls may wait for a result. The others are asked to try again, so that no owner keeps
+another from submitting or from waiting.
 """
 
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -27,14 +31,20 @@ from dpaudit.secure.service.records import Records
 
 with _validate.extra("secure"):
     import grpc
+    from google.protobuf.message import DecodeError
 
     from dpaudit.secure.service.spgc_pb2 import Opened, Receipt, Share, Wanted
+
+_Message = TypeVar("_Message", Share, Wanted)
 
 SPLIT_BYTES = 16
 SERVICE = "dpaudit.secure.Owners"
 SPENT = grpc.StatusCode.OUT_OF_RANGE  # of a share for an opening beyond the budget, or its result
+WORKERS = 64  # threads that answer owners
 WAITING = 32  # owners that may wait for a result, a thread each; others are asked to try again
 CALLS = 4  # of one owner at a time
+_ARRIVES = 20.0  # seconds for a message to arrive, and
+_SLOWEST = 1 << 16  # bytes of values for another second
 _ALIVE = 0.2  # seconds between checks whether an owner is still connected
 _LOOK = 0.1  # seconds between checks whether to stop
 
@@ -193,16 +203,16 @@ class Places:
 
 
 class OwnersService:
-    """Serves owners over gRPC. An error in a call goes to its owner and to ``log`` and affects no other owner.
+    """Serves owners over gRPC. A call that is refused affects no other owner.
 
     Args:
-      server: the gRPC server, not yet started.
+      server: the gRPC server, not yet started, with :data:`WORKERS` threads.
       terms: of the training.
       inbox: holds the shares.
       records: hold the results.
       budget: the budget of the training; a share for an opening beyond it is refused, as is waiting for its result.
       own: this server's certificate; with one, an owner must show a certificate for the name that it states.
-      log: receives each refusal, as one line.
+      log: receives each refusal, as one line, except for those of messages that are too long, which gRPC refuses.
     """
 
     def __init__(
@@ -219,48 +229,84 @@ class OwnersService:
         self._tls, self._log = own, log
         self._places, self._stated = Places(), agreement.stated(terms.statement())
         self._encoded: tuple[object, Opened] | None = None  # the last result that was told, by what its file is
-        submit = grpc.unary_unary_rpc_method_handler(
-            self._submit, request_deserializer=Share.FromString, response_serializer=Receipt.SerializeToString
-        )
-        result = grpc.unary_unary_rpc_method_handler(
-            self._result, request_deserializer=Wanted.FromString, response_serializer=Opened.SerializeToString
-        )
+        self._readers = ThreadPoolExecutor(WORKERS)  # of messages; a call waits for its own with a limit of time
+        self._arrives = _ARRIVES + KEPT.itemsize * terms.dimension / _SLOWEST
+        # As streams, of one message: gRPC reads that of a unary call before it asks us, and waits without limit.
+        submit = grpc.stream_unary_rpc_method_handler(self._submit, response_serializer=Receipt.SerializeToString)
+        result = grpc.stream_unary_rpc_method_handler(self._result, response_serializer=Opened.SerializeToString)
         handlers = {"Submit": submit, "Result": result}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
-    def _submit(self, share: Share, context: grpc.ServicerContext) -> Receipt:
-        certificates.require(context, share.owner, self._tls, self._log)
-        with self._call(share.owner, context):
-            return self._taken(share, context)
-
-    def _taken(self, share: Share, context: grpc.ServicerContext) -> Receipt:
-        try:
-            if share.terms != self._stated:
-                agreement.same(self._terms, agreement.understood(share.terms))
-            self._require(share.step)
-            self._inbox.take(share.owner, share.step, share.split, share.values)
-        except _validate.InputError as fault:
-            who = monitoring.short(share.owner) or context.peer()
-            self._log(f"{who}: a share of step {share.step} is refused: {fault}")
-            context.abort(SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.INVALID_ARGUMENT, str(fault))
+    def _submit(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Receipt:
+        with self._call(context) as caller:
+            share = self._message_of(Share, caller, requests, context)
+            try:
+                if share.terms != self._stated:
+                    agreement.same(self._terms, agreement.understood(share.terms))
+                self._require(share.step)
+                self._inbox.take(share.owner, share.step, share.split, share.values)
+            except _validate.InputError as fault:
+                code = SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.INVALID_ARGUMENT
+                who = monitoring.short(share.owner) or caller
+                self._refuse(context, code, f"{who}: a share of step {share.step}", str(fault))
         return Receipt()
 
-    def _result(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
-        certificates.require(context, wanted.owner, self._tls, self._log)
-        with self._call(wanted.owner, context):
-            return self._told(wanted, context)
+    def _result(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Opened:
+        with self._call(context) as caller:
+            wanted = self._message_of(Wanted, caller, requests, context)
+            try:
+                return self._told(wanted, context)
+            except _validate.InputError as fault:
+                code = SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.FAILED_PRECONDITION
+                who = monitoring.short(wanted.owner) or caller
+                self._refuse(context, code, f"{who}: asking for the result of step {wanted.step}", str(fault))
 
     @contextmanager
-    def _call(self, owner: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Counts a call of an owner; refuses one beyond its number."""
+    def _call(self, context: grpc.ServicerContext) -> Iterator[str]:
+        """Counts a call, before its message is read, and says who calls: an owner or, in the clear, an address.
+
+        Refuses a caller whose certificate is not an owner's, and an owner's call beyond its number.
+        """
+        if self._tls is None:
+            yield context.peer()
+            return
+        names = certificates.names(context)
+        owner = names[0] if len(names) == 1 else ""
+        if self._terms.place(owner) is None:
+            line = f"certificate: expected one for an owner of the training, got {names}"
+            self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, certificates.host(context), line)
         if not self._places.enter(owner):
             context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {CALLS} calls of an owner at a time: ask again"
             )
         try:
-            yield
+            yield owner
         finally:
             self._places.leave(owner)
+
+    def _message_of(
+        self, kind: type[_Message], caller: str, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> _Message:
+        """Returns the one message of a call; no message is read as an empty one.
+
+        Refuses what is late, is no message, or states another owner than the caller's certificate.
+        """
+        try:
+            data = self._readers.submit(next, requests, b"").result(self._arrives)
+            message = kind.FromString(data)
+        except TimeoutError:
+            line = f"message: expected within {self._arrives:.0f} seconds, got none or a part"
+            self._refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, f"{caller}: a call", line)
+        except DecodeError:
+            line = f"message: expected {kind.__name__}, got something else"
+            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"{caller}: a call", line)
+        certificates.require(context, message.owner, self._tls, self._log)
+        return message
+
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, what: str, line: str) -> NoReturn:
+        """Ends a call by a refusal, and logs it."""
+        self._log(f"{what} is refused: {line}")
+        context.abort(code, monitoring.printable(line))
 
     def _told(self, wanted: Wanted, context: grpc.ServicerContext) -> Opened:
         waits = self._places.wait(wanted.owner)
@@ -271,9 +317,6 @@ class OwnersService:
                     context.abort(grpc.StatusCode.ABORTED, f"step {wanted.step} is not completed yet: ask again")
                 if not context.is_active():
                     return Opened()
-        except _validate.InputError as fault:
-            code = SPENT if isinstance(fault, BudgetSpent) else grpc.StatusCode.FAILED_PRECONDITION
-            context.abort(code, str(fault))
         finally:
             if waits:
                 self._places.go(wanted.owner)

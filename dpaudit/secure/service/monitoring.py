@@ -4,11 +4,13 @@ import datetime
 import json
 import re
 import resource
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from dpaudit import _validate
 from dpaudit.secure.service import certificates
@@ -16,6 +18,7 @@ from dpaudit.secure.service import certificates
 Figures = Mapping[str, float]
 
 LONGEST = 80  # characters of a name in a line
+_IDLE = 10.0  # seconds for a client of the metrics to send or receive more, as it occupies a thread
 
 
 class Metrics:
@@ -38,6 +41,8 @@ class Metrics:
             raise _validate.expected("metrics", "a loopback address such as 127.0.0.1:9100", address)
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = _IDLE
+
             def do_GET(self) -> None:
                 if self.path != "/metrics":
                     self.send_error(404)
@@ -53,8 +58,16 @@ class Metrics:
             def log_message(self, format: str, *args: object) -> None:
                 """Does not log requests."""
 
+        class Serving(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """Does not tell of clients that leave early or say nothing."""
+                if not isinstance(sys.exception(), OSError):
+                    super().handle_error(request, client_address)
+
         try:
-            self._server = ThreadingHTTPServer((host.strip("[]"), port), Handler)
+            self._server = Serving((host.strip("[]"), port), Handler)
         except OSError as fault:
             raise _validate.expected(
                 "metrics", "a free port of this machine", f"{address} ({fault.strerror})"

@@ -48,6 +48,7 @@ class _Split(NamedTuple):
     integers: np.ndarray
     label: bytes
     shares: tuple[bytes, bytes]
+    __repr__ = randomness.unshown
 
 
 class _Calls:

@@ -1,11 +1,12 @@
 """Runs one of the two servers of a training: collects owners' shares, opens their sum with its peer, serves results.
 
-A round waits at most ``wait`` seconds for owners, and ends early when all shares have arrived. Then the servers
-compare which owners' shares both have. If these are all, or at least ``least_owners`` where the terms allow it, they
-open the sum; otherwise the shares stay and a new round of the same step begins. If the terms ask for it, they first
-check the norm of each owner's integers, and leave out those that are too long. What the servers do together has
-``deadline`` seconds. Any failure between them ends their session on both sides, and H1 calls again: the step is
-repeated with new secrets. Once the budget of the terms is spent, nothing more is opened; results are still served.
+A round waits at most ``wait`` seconds for owners, and ends early when all shares have arrived; of two servers that
+wait for different times, the one waits for the other. Then they compare which owners' shares both have. If these are
+all, or at least ``least_owners`` where the terms allow it, they open the sum; otherwise the shares stay and a new
+round of the same step begins. If the terms ask for it, they first check the norm of each owner's integers, and leave
+out those that are too long. What the servers do together has ``deadline`` seconds. Any failure between them ends their
+session on both sides, and H1 calls again: the step is repeated with new secrets. Once the budget of the terms is
+spent, nothing more is opened; results are still served.
 
 H2 stays up after any call: it refuses, in one log line, a caller whose terms or state do not match its own, or a
 second caller during a session, and keeps the shares that wait. H1 ends if H2 never accepted it, and calls again
@@ -29,7 +30,7 @@ from dpaudit.secure.protocol.two_server_sum import KEPT
 from dpaudit.secure.service import certificates, grpc_wire, monitoring
 from dpaudit.secure.service.certificates import Tls
 from dpaudit.secure.service.grpc_wire import GrpcWire, Listener
-from dpaudit.secure.service.inbox import Inbox, OwnersService
+from dpaudit.secure.service.inbox import WORKERS, Inbox, OwnersService
 from dpaudit.secure.service.records import Records
 from dpaudit.secure.service.session import PEER, Session
 
@@ -39,7 +40,7 @@ with _validate.extra("secure"):
 _PAUSE = 0.3  # seconds between two calls to an unreachable peer
 _GREETING = 10.0  # seconds for a caller to state its terms; longer only to copy a result
 _FILES = 256  # open at once, besides a connection per owner
-_WORKERS = 64  # threads that answer owners
+_STREAMS = 128  # calls of one connection at a time; more are refused, or wait at the caller
 
 
 class Server:
@@ -53,7 +54,7 @@ class Server:
       peer: H2's address, needed by H1, which calls.
       own: this server's certificate, if there is one.
       insecure: whether to talk to other machines without a certificate.
-      wait: seconds that a round waits for owners.
+      wait: seconds that a round waits for owners; if the other server's are more, the step is opened after these.
       deadline: seconds that a step of the servers, or the beginning of a session, may take.
       rejoin: start the first session anew (:mod:`dpaudit.secure.service.session`), for a state that was restored from
         a copy or is new.
@@ -94,10 +95,9 @@ class Server:
         self._channel: Channel | None = None
         self._earlier, self._sessions = (0, 0), 0  # bytes of closed channels; sessions begun
         self._refused = 0  # submissions whose norm was too large
-        self._server = grpc.server(
-            ThreadPoolExecutor(_WORKERS),
-            options=certificates.options(KEPT.itemsize * terms.dimension),
-            maximum_concurrent_rpcs=_WORKERS + len(terms.owners),
+        options = certificates.options(KEPT.itemsize * terms.dimension)
+        self._server = grpc.server(  # whose maximum_concurrent_rpcs would count owners' calls and refuse H1's
+            ThreadPoolExecutor(WORKERS), options=[*options, ("grpc.max_concurrent_streams", _STREAMS)]
         )
         self.port = certificates.listen(self._server, listen, own, insecure=insecure)
         self._records = Records(state, role, terms)
@@ -122,7 +122,8 @@ class Server:
                 try:
                     self._session()
                 except ChannelError as fault:
-                    self._log_once(f"no session with {PEER[self._role]}: {fault}")
+                    why = str(fault).partition(": ")[2]  # without which message it met, which changes
+                    self._log_once(f"no session with {PEER[self._role]}: {fault}", why)
                     self._stopped.wait(_PAUSE)
                 except _validate.InputError as fault:
                     if self._listener is None and not self._let_in:
@@ -185,6 +186,7 @@ class Server:
                 self._records,
                 budget=self._budget,
                 rejoin=self._rejoin,
+                wait=self._wait,
                 seconds=self._deadline,
             )
             self._rejoin, self._let_in = False, True
@@ -217,7 +219,7 @@ class Server:
                 self._stopped.wait(_PAUSE)
             raise ChannelError("the other server has ended the session")
         session.prepare(self._deadline)
-        channel.deadline(self._wait + self._deadline)
+        channel.deadline(session.round)
         held = self._inbox.collect(self._wait, lambda: self._ended(wire))
         owners, torn = session.agree(step, held)
         for owner in torn[: agreement.MOST]:
@@ -257,11 +259,11 @@ class Server:
     def _ended(self, wire: GrpcWire) -> bool:
         return wire.closed or self._stopped.is_set()
 
-    def _log_once(self, line: str) -> None:
-        """Logs a line, unless it repeats the last one logged here."""
-        if line != self._said:
+    def _log_once(self, line: str, why: str = "") -> None:
+        """Logs a line, unless it, or the reason that it gives, repeats the last one logged here."""
+        if (why or line) != self._said:
             self._log(line)
-        self._said = line
+        self._said = why or line
 
 
 def _named(owners: Collection[str]) -> str:

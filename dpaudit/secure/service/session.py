@@ -1,10 +1,11 @@
 """Runs two servers on one channel, from the handshake through the steps until something fails, which ends both sides.
 
 The handshake compares roles, terms, and whether the states of the two belong together: the identity that both drew
-when they first met, the completed steps, and the blocks that were used (:mod:`dpaudit.secure.protocol.prepared`). A
-server that was killed after the other had written a result copies the result from the other. Both sides refuse what
-does not match; the way forward is a session that one of them begins with ``rejoin``: both discard all blocks and draw
-a new identity, and the one that lacks results copies them from the other.
+when they first met, the completed steps, and the blocks that were used (:mod:`dpaudit.secure.protocol.prepared`). It
+states how long a round may last, of which both use the longer time. A server that was killed after the other had
+written a result copies the result from the other. Both sides refuse what does not match; the way forward is a session
+that one of them begins with ``rejoin``: both discard all blocks and draw a new identity, and the one that lacks
+results copies them from the other.
 
 Every step begins with its number and with the owners whose shares have arrived: the sum is over the owners from whom
 both servers have the two shares of one splitting, except for those whose norm the servers check and find too large
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.secure.channel import Channel
+from dpaudit.secure.channel import LONGEST, Channel
 from dpaudit.secure.crypto.randomness import Source, system
 from dpaudit.secure.protocol import agreement, norm_check, two_server_sum
 from dpaudit.secure.protocol.agreement import Budget, Terms
@@ -61,8 +62,12 @@ class Session:
       records: this server's records.
       budget: the budget of the terms, if the caller has one already.
       rejoin: discard all blocks, here and at the peer, and copy the results that are missing here.
+      wait: seconds for which this server waits for owners in a round; the two need not be equal.
       seconds: time limit for each result that one side copies from the other.
       source: where the secrets come from.
+
+    Attributes:
+      round: seconds in which a round ends at both: the larger of the two servers' ``wait`` and ``seconds`` together.
 
     Raises:
       InputError: the peer has the same role, or terms or a state that do not match this server's.
@@ -78,6 +83,7 @@ class Session:
         *,
         budget: Budget | None = None,
         rejoin: bool = False,
+        wait: float = 60.0,
         seconds: float = 60.0,
         source: Source = system,
     ) -> None:
@@ -86,6 +92,7 @@ class Session:
         self._budget = budget or Budget(terms)
         pair = records.pair.identity.hex() if records.pair else ""
         mine = {"completed": records.completed, "releases": records.releases, "pair": pair, "rejoin": rejoin}
+        mine["round"] = float(wait + seconds)
         theirs = agreement.exchange(channel, "terms", {"role": role, **mine, **terms.statement()})
         try:
             self._same("role", PEER[role], theirs)
@@ -94,6 +101,7 @@ class Session:
         except _validate.InputError:
             channel.close()
             raise
+        self.round = max(mine["round"], theirs["round"])
         self._catch_up(theirs["completed"], seconds)
         records.heard(theirs["releases"])
         channel.deadline(seconds)
@@ -223,8 +231,9 @@ class Session:
 
     def _anew(self, mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
         """Tells whether the two start anew, without blocks; InputError if their states do not belong together."""
-        for name, kind in (("completed", int), ("releases", int), ("pair", str), ("rejoin", bool)):
-            if type(theirs.get(name)) is not kind or (kind is int and not 0 <= theirs[name] < MOST):
+        most = {"completed": MOST, "releases": MOST, "round": 2 * LONGEST}
+        for name, kind in {"completed": int, "releases": int, "pair": str, "rejoin": bool, "round": float}.items():
+            if type(theirs.get(name)) is not kind or (name in most and not 0 <= theirs[name] <= most[name]):
                 raise _validate.expected(
                     f"{PEER[self._role]}'s {name}", "a value that a server can state", theirs.get(name)
                 )

@@ -164,6 +164,40 @@ def test_what_an_owner_does_wrong_is_refused_and_named_in_the_log(tmp_path):
     assert sum(line.startswith("bob: a share of step 1 is refused") for line in lines) == 3
 
 
+@pytest.mark.parametrize(
+    ("method", "sent", "code", "reason", "logged"),
+    [
+        ("Submit", b"\xff", "INVALID_ARGUMENT", "message: expected Share, got something else", "a call is refused: "),
+        ("Result", b"\xff", "INVALID_ARGUMENT", "message: expected Wanted, got something else", "a call is refused: "),
+        (
+            "Submit",
+            spgc_pb2.Share(owner="bob", step=1, terms='{"version": "\\ud800\\u2028"}').SerializeToString(),
+            "INVALID_ARGUMENT",
+            "terms: version: expected 7 as here, got \\ud800",
+            "bob: a share of step 1 is refused: ",
+        ),
+        (
+            "Result",
+            spgc_pb2.Wanted(owner="bob", step=2).SerializeToString(),
+            "FAILED_PRECONDITION",
+            "step: expected one with a share of bob, or a completed one, got 2",
+            "bob: asking for the result of step 2 is refused: ",
+        ),
+    ],
+)
+def test_each_refusal_goes_to_its_owner_and_to_the_log(tmp_path, method, sent, code, reason, logged):
+    lines = []
+    server = Server("h2", terms("plain"), listen="127.0.0.1:0", state=tmp_path, log=lines.append)
+    connection = certificates.call(f"127.0.0.1:{server.port}", "h2", None)
+    with running(server), connection, pytest.raises(grpc.RpcError) as refused:
+        connection.unary_unary(f"/{SERVICE}/{method}")(sent, timeout=20)
+    assert isinstance(refused.value, grpc.Call)
+    assert refused.value.code() is grpc.StatusCode[code]
+    assert str(refused.value.details()) == reason
+    assert len(lines) == 1
+    assert lines[0].endswith(logged + reason)
+
+
 def test_an_owner_waits_for_a_server_that_is_not_there_yet(tmp_path):
     mine = terms("plain")
     with pair(tmp_path, mine, lambda line: None) as both:
@@ -244,6 +278,21 @@ def test_a_time_that_the_system_cannot_wait_is_refused(tmp_path):
     with pytest.raises(_validate.InputError, match=f"^seconds: {refused}"):
         bob.result(1, seconds=1e10)
     bob.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("waits", [(0.1, 2.5), (2.5, 0.1)], ids=["h2 waits longer", "h1 waits longer"])
+def test_servers_that_wait_for_different_times_open_a_step_without_an_owner(tmp_path, waits):
+    mine, lines, at = terms("plain", least_owners=2), [], "127.0.0.1:0"
+    two = [{"state": tmp_path / f"{wait}", "wait": wait, "deadline": 1.0, "log": lines.append} for wait in waits]
+    second = Server("h2", mine, listen=at, **two[1])
+    first = Server("h1", mine, listen=at, peer=f"127.0.0.1:{second.port}", **two[0])
+    with running(second), running(first), owners((first, second), mine, "alice", "carol") as present:
+        for one in present:
+            one.submit(1, integers(1)[one._name])
+        opened = present[0].result(1, seconds=25)
+    assert opened.owners == ("alice", "carol")
+    np.testing.assert_array_equal(opened.values, integers(1)["alice"] + integers(1)["carol"])
 
 
 def test_the_longest_times_can_be_waited(tmp_path):

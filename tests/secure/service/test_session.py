@@ -93,10 +93,10 @@ def test_the_sum_is_opened_and_recorded_by_both(tmp_path, mode, protocol):
 @pytest.mark.parametrize(
     ("protocol", "ahead", "pin"),
     [
-        ("circuit", 0, "5785abdcf621283a6de315e0cdddccd2a86ce47b559bca20261881804a6d8440"),
-        ("circuit", 1, "f6eb00320c09ac10c16cef09ebcee9ff793aacbd9a39888c1baaf96ca850fbf6"),
-        ("transfers", 0, "f76aa7e7c95eda9e8c8fa511c53a143ab145666b47e09e3e24d099200284fe93"),
-        ("transfers", 1, "6c3d226d12a620bf38482ee16f0a21e544a480c2ce4c533adbe1e9639bb9e82b"),
+        ("circuit", 0, "e16cfb73e8239317900a6972e17870c823486e0e6af945579faf6ba5bfa8f431"),
+        ("circuit", 1, "fbd63e3fd02cb55c51c3293c8e2f36345747948eff68f2e6cb78ffe710dc4ed3"),
+        ("transfers", 0, "f2d19ebe256d0e9f7341a435369bc53b42ec222984c878f00cff7aa438a6b96b"),
+        ("transfers", 1, "c2da68288e4219773cdcbe1e8c09586ea18e0dc285495741026dffed63e09cba"),
     ],
 )
 def test_all_that_servers_say_is_pinned(tmp_path, protocol, ahead, pin):
