@@ -70,14 +70,13 @@ def from_counts(
     ):
         if not isinstance(count, (int, np.integer)) or not 0 <= count <= most:
             raise _validate.no_number(name, f"a count in 0..{most}", count)
-    delta = checked_delta(delta, claim)
-    _validate.open_unit(confidence=confidence)
+    delta, confidence = checked_delta(delta, claim), float(_validate.open_unit(confidence=confidence))
     suitable(estimator, claim, delta)
     if estimator.needs_scores or estimator.anytime or estimator.one_training:
         raise _validate.expected("estimator", "one that reads the counts of one rule", estimator.name)
-    fpr, fnr = false_positives / negatives, false_negatives / positives
     settings = {"delta": delta, "confidence": confidence}
-    counts = (false_positives, false_negatives, negatives, positives)
+    counts = (int(false_positives), int(false_negatives), int(negatives), int(positives))
+    fpr, fnr = counts[0] / counts[2], counts[1] / counts[3]
     lower, upper = estimator.both(Counted(*counts, outcomes=np.zeros(4)), **settings, both_events=both_events)
     tested = settings | {"confidence": (1 + confidence) / 2 if both_events else confidence}  # of each event
     ceiling, _ = estimator.bounds(Counted(0, 0, negatives, positives, np.zeros(4)), **tested)
@@ -98,9 +97,9 @@ def from_counts(
         accuracy=1 - (fpr + fnr) / 2,
         fpr=fpr,
         fnr=fnr,
-        negatives=negatives,
-        positives=positives,
-        trials=negatives + positives if trials is None else trials,
+        negatives=counts[2],
+        positives=counts[3],
+        trials=counts[2] + counts[3] if trials is None else trials,
         delta=delta,
         confidence=confidence,
         method=f"{method}; {estimator.name}",
@@ -153,7 +152,7 @@ def from_band(
     if claim is not None and claim.is_curve:
         raise _validate.expected("estimator", f"None or {estimators.clopper_pearson.name} for a curve", estimator.name)
     n0, n1 = map(len, scores)
-    settings = {"delta": delta, "confidence": _validate.open_unit(confidence=confidence)}
+    settings = {"delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
     rates = band.tradeoff(scores, confidence=confidence, band=estimator.simultaneous)
     lower = epsilon_from_rates(rates.fpr_high, rates.fnr_high, delta)
     most_accurate = np.argmin(rates.fpr + rates.fnr)
@@ -273,7 +272,13 @@ def too_few(
     )
 
 
-def too_weak(claim: Claim | None, detectable: float | None, pairs: int, confidence: float) -> str | None:
+def too_weak(
+    claim: Claim | None,
+    detectable: float | None,
+    pairs: int,
+    confidence: float,
+    against: curve.Against | None = None,
+) -> str | None:
     """Says that not even a perfect attack would have shown twice the claim; None if it would, or if that is left open.
 
     Args:
@@ -281,10 +286,11 @@ def too_weak(claim: Claim | None, detectable: float | None, pairs: int, confiden
       detectable: by a perfect attack; None where it was not computed, as of a curve.
       pairs: counted trials of each world.
       confidence: of the bound.
+      against: the test of a curve, as for :func:`curve.finds_twice`.
     """
     weak = "with this many trials, even a perfect attack finds a loss of twice the claim with probability below 0.8"
     if claim is not None and claim.is_curve:
-        found = curve.finds_twice(claim, pairs, confidence=confidence)
+        found = curve.finds_twice(claim, pairs, confidence=confidence, against=against)
         return None if found else f"{weak}: what two records lose together where one keeps the curve"
     if claim is None or detectable is None or detectable <= 2 * claim.epsilon:
         return None

@@ -84,6 +84,8 @@ def finished(
     bounds = sequential.rate_bounds(watch) if estimator.anytime else estimator.rate
     result = with_reading(result, reading, account.wrong, bounds)
     claim, named = result.claim, family is None and not keep_scores
+    if watch.stopped and not watch.violation:  # by a rule that stops faulty and sound mechanisms alike
+        pairs = watch.pairs
     if claim is None or (expected is None and (claim.is_curve or named)):
         return result
     return with_foresight(result, claim, aside=aside, pairs=pairs, estimator=estimator, watch=watch, expected=expected)

@@ -15,12 +15,12 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit._engine.game import Game, of_trials
 from dpaudit.auditing.attacks import choose
-from dpaudit.auditing.bounds import alternative, betting, curve, gdp, sequential
+from dpaudit.auditing.bounds import alternative, curve, gdp, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative, Refuted
 from dpaudit.auditing.bounds.certified import RateBounds
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.result import AuditResult
+from dpaudit.auditing.result import AuditResult, Band
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
@@ -121,10 +121,12 @@ def with_foresight(
     power = None
     if expected is not None:
         fixed = Alternative(lambda _: (expected.fpr, expected.fnr), "the alternative")
-        refuting = _against_curve(watch, claim, expected, pairs) if watch.bets.size and claim.is_curve else refuted
+        refuting = refuted
+        if watch.bets.size and claim.is_curve:
+            refuting = sequential.against_curve(watch, float(expected.fpr[0]), float(expected.fnr[0]), pairs)
         power = alternative.power(fixed, 0.0, claim.epsilon, pairs, pairs, **settings, refuted=refuting)
     if claim.is_curve:
-        return dataclasses.replace(result, power=power)
+        return missed(dataclasses.replace(result, power=power))
     if expected is None:
         worse = (noise_like(result, aside) if aside <= FEW or result.normal else None) or alternative.event(
             result.fpr, result.fnr, delta=result.delta, trials=result.negatives
@@ -143,11 +145,22 @@ def with_foresight(
         )
         if worse.name == alternative.GAUSSIAN:
             reason += f"; {_takes(claim, result, aside + pairs)}"
-    return dataclasses.replace(result, detectable=detectable, reason=reason, power=power)
+    return missed(dataclasses.replace(result, detectable=detectable, reason=reason, power=power))
+
+
+def missed(result: AuditResult) -> AuditResult:
+    """Adds the reason for an underpowered audit where it would hardly have found the alternative."""
+    if result.power is None or result.power >= plan.POWER or result.reason or result.verdict == "violation":
+        return result
+    told = f"the given alternative would have been called a violation with probability {result.power:.2g} only"
+    return dataclasses.replace(result, reason=f"{told}, below {plan.POWER:g}")
 
 
 def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     """Returns the mechanisms that have less of the noise which the scores show, Gaussian or Laplace; None for others.
+
+    Normal scores at a delta of 0 do not show a finite epsilon. Where the rule attains less than half of the claim they
+    are the sum of many small losses (:func:`alternative.spread`), of which the mechanism is taken to lose the claim.
 
     Args:
       result: of an audit.
@@ -157,12 +170,32 @@ def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     if aside > 0 and result.normal and result.delta > 0:
         return alternative.gaussian(aside, **settings)
     seen, claim = result.band, result.claim
+    if aside > 0 and result.normal and sees_a_part(result):
+        return spread_like(result, aside)
     shows = claim is not None and result.epsilon_lower >= claim.epsilon / 2  # fewer fit many laws
     if aside > 0 and seen is not None and shows:
         rates = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
         if alternative.looks_laplace(**rates, shown=result.epsilon_hat, delta=result.delta):
             return alternative.laplace(aside, **settings)
     return None
+
+
+def sees_a_part(result: AuditResult) -> bool:
+    """Tells whether the attack attains less than half of the claimed epsilon, with the confidence of the result."""
+    claim = result.claim
+    return claim is not None and not claim.is_curve and 2 * result.epsilon_upper < claim.epsilon
+
+
+def spread_like(result: AuditResult, aside: int) -> Alternative:
+    """Returns the mechanisms that lose more than the claim, of which the attack sees as small a part as here."""
+    assert result.claim is not None
+    rates = result.fpr, result.fnr
+    if result.band is not None:
+        best = int(np.argmin(np.add(result.band.fpr, result.band.fnr)))
+        rates = result.band.fpr[best], result.band.fnr[best]
+    mu = max(float(gdp.mu_from_rates(*rates)), 1e-9)
+    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    return alternative.spread(aside, mu=mu, epsilon=result.claim.epsilon, **settings)
 
 
 def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
@@ -198,15 +231,6 @@ def _refuted(
     return lambda fp, fn: epsilon_from_rates(high[fp], high[fn], result.delta) > claim.epsilon
 
 
-def _against_curve(watch: sequential.Watch, claim: Claim, expected: Expected, pairs: int) -> Refuted:
-    """Returns a test of whether counts refute the curve, by the bet for the alternative's own rates."""
-    wrong, missed = (round(float(rate[0]) * PLAYED) for rate in expected[:2])
-    line = curve.tangent(claim, wrong, missed, PLAYED, PLAYED)
-    fpr, fnr = ((count + 0.5) / (PLAYED + 1) for count in (wrong, missed))
-    bet = betting.bet_on_line(line.epsilon, line.delta, fpr, fnr)
-    return lambda fp, fn: sequential.refuted_at(watch, fp, fn, pairs, bet=bet)
-
-
 def with_reading(
     result: AuditResult, reading: str | None, wrong: np.ndarray | None, bounds: RateBounds
 ) -> AuditResult:
@@ -215,17 +239,24 @@ def with_reading(
     Args:
       result: of the audit.
       reading: "gaussian", or None for none.
-      wrong: errors of other rules beside, [b, 2], the one of the largest advantage first; None for the rule's own.
+      wrong: errors of other rules beside, [b, 2], the one of the largest advantage first; None for the rule's own, or
+        for the most accurate one of a band, whose bounds hold for all its rules together.
       bounds: of one error rate.
     """
     if reading is None:
         return result
-    played = np.array([result.negatives, result.positives])
-    counts = np.array([result.fpr, result.fnr]) * played if wrong is None else wrong[0]
-    (low0, high0), (low1, high1) = (
-        bounds(np.round(count), n, alpha=(1 - result.confidence) / 2) for count, n in zip(counts, played, strict=True)
-    )
-    rates = (counts / played, (high0, high1), (low0, low1))
+    if wrong is None and result.band is not None:
+        band = np.asarray(result.band)[:, int(np.argmin(np.add(result.band.fpr, result.band.fnr)))]
+        seen = Band(*map(float, band))
+        rates = (seen.fpr, seen.fnr), (seen.fpr_high, seen.fnr_high), (seen.fpr_low, seen.fnr_low)
+    else:
+        played = np.array([result.negatives, result.positives])
+        counts = np.array([result.fpr, result.fnr]) * played if wrong is None else wrong[0]
+        (low0, high0), (low1, high1) = (
+            bounds(np.round(count), n, alpha=(1 - result.confidence) / 2)
+            for count, n in zip(counts, played, strict=True)
+        )
+        rates = (counts / played, (high0, high1), (low0, low1))
     middle, lower, upper = (float(gdp.epsilon_from_mu(gdp.mu_from_rates(*pair), result.delta)) for pair in rates)
     return dataclasses.replace(result, reading=reading, reading_hat=middle, reading_lower=lower, reading_upper=upper)
 

@@ -2,9 +2,12 @@
 
 :mod:`plan` assumes an attack that attains the corner of (epsilon, delta), which few mechanisms allow. Here a small
 audit runs first, and the rates of its best rule are extrapolated to mechanisms that lose more (:mod:`alternative`).
+Where the pilot attains less than half of the claim, whether the mechanism loses less or the attack sees only a part of
+its loss is not known: the plan is for the second, in which a mechanism that loses more shows the same part of it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +20,7 @@ from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative
 from dpaudit.auditing.bounds.betting import outcomes
 from dpaudit.auditing.bounds.estimate import epsilon_bounds
-from dpaudit.auditing.foresight import noise_like
+from dpaudit.auditing.foresight import noise_like, sees_a_part, spread_like
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PILOT = 10_000  # trials
@@ -65,13 +68,17 @@ def plan_mechanism(
     if pilot.epsilon_hat <= 0 or not 0 < pilot.fpr + pilot.fnr < 2:
         raise _validate.expected("mechanism", "one for which a pilot of 10,000 trials shows a loss", pilot.method)
     settings: dict[str, Any] = {"delta": claim.delta, "confidence": confidence}
+    part = sees_a_part(pilot)
 
     def family(pairs: int) -> Alternative:
         aside = max(1, pairs // (CHOOSING_SHARE - 1))
         if pilot.band is None:  # a threshold fixed in advance
-            return alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta, trials=pilot.negatives)
+            rule = alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta, trials=pilot.negatives)
+            share = pilot.epsilon_hat / claim.epsilon if part else 1.0
+            return rule._replace(rates=lambda epsilon: rule.rates(share * epsilon))
         more = {"shown": pilot.epsilon_hat, "trials": pilot.negatives, **settings}
-        return noise_like(pilot, aside) or alternative.of_curve(pilot.band.fpr, pilot.band.fnr, aside, **more)
+        other = partial(alternative.of_curve, pilot.band.fpr, pilot.band.fnr, **more)
+        return noise_like(pilot, aside) or (spread_like(pilot, aside) if part else other(aside))
 
     def power(pairs: int) -> float:
         return alternative.power(family(pairs), true, claim.epsilon, pairs, pairs, **settings)
@@ -79,7 +86,8 @@ def plan_mechanism(
     plain = plan.plan(claim.epsilon, **settings, true_epsilon=true, trials=trials, rate=rate)
     fixed = _needed(power, plain.least // 2)
     if fixed is None:
-        raise _validate.expected("true_epsilon", "one that 2^31 trials can show of this mechanism", true)
+        attained = f", of whose {claim.epsilon:g} a pilot attains {pilot.epsilon_hat:.2g} (worse= names another)"
+        raise _validate.expected("true_epsilon", f"one that 2^31 trials can show of this mechanism{attained}", true)
     counted = fixed if trials is None else max(1, _validate.at_least(2, trials=trials) // 2 * 3 // 4)
     stops = _stops(family(fixed).rates(true), claim, confidence, longest=4 * fixed)
     return plain._replace(

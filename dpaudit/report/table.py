@@ -13,6 +13,7 @@ from rich.text import Text
 from dpaudit import _validate
 from dpaudit.auditing.bounds.certified import Certificates
 from dpaudit.auditing.bounds.plan import PERFECT, Plan
+from dpaudit.auditing.foresight import sees_a_part
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
@@ -31,6 +32,10 @@ RULES = {
     "either": "the score above {}, or not above it: both were tried, each with half of the error probability",
 }
 NOT_REPRODUCIBLE = "it draws randomness outside its generator: bounds hold, but the trials cannot be reproduced"
+PART_SEEN = (
+    "at most {share:.0%} of the promise: the mechanism loses less than it may, or this attack sees only a part of its "
+    "loss. What is detectable assumes the first; an alternative with a known loss tells which"
+)
 POWER = "(the probability of calling the alternative a violation)"
 CERTIFIED = (  # name, digits of the percentage, meaning
     ("advantage", 1, "TPR - FPR"),
@@ -173,6 +178,7 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         ("ε at least", f"{said(result.epsilon_lower)} ({bound}, of the mechanism)"),
         ("ε measured", f"{said(result.epsilon_hat)} at δ = {result.delta:g}"),
         ("ε at most", f"{said(result.epsilon_upper)} ({bound}, of this attack: another may attain more)"),
+        *_part_seen(result),
         ("right guesses", f"{100 * result.accuracy:.1f} % (FPR {result.fpr:.4f}, FNR {result.fnr:.4f})"),
         ("trials", f"{result.trials:,}, of which {result.negatives + result.positives:,} counted"),
         ("ceiling", f"{said(result.ceiling)} (the most that this many trials could certify)"),
@@ -187,6 +193,13 @@ def result_lines(result: AuditResult) -> list[tuple[str, str]]:
         *([("attacks", tried(result.attacks))] if result.attacks else []),
         ("neighbours", NEIGHBOURS.get(result.neighbouring, result.neighbouring)),
     ]
+
+
+def _part_seen(result: AuditResult) -> list[tuple[str, str]]:
+    """Warns of an attack that attains less than half of the promise, of which the result is silent on why."""
+    if result.claim is None or result.verdict != "consistent" or not sees_a_part(result):
+        return []
+    return [("part seen", PART_SEEN.format(share=result.epsilon_upper / result.claim.epsilon))]
 
 
 def certified_lines(certified: Certificates) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ With equally many trials, audits of Laplace noise and of Gaussian noise do not d
 of Laplace noise attains epsilon with probability 1/2, that of Gaussian noise at a small delta is rare. The smallest
 loss that an audit would have detected therefore depends on the mechanism. It is computed for a family of mechanisms
 that lose more than the audited one: :func:`event` keeps the probability of the event that the attack looks for,
-:func:`gaussian` and :func:`laplace` lower the noise.
+:func:`gaussian` and :func:`laplace` lower the noise, as :func:`spread` does of a loss that the attack sees a part of.
 """
 
 from collections.abc import Callable
@@ -29,6 +29,7 @@ NORMAL = (
 )
 
 GAUSSIAN = "the best threshold for Gaussian noise"
+SPREAD = "an attack that sees no more of a loss than this one does"
 
 Rates = tuple[np.ndarray, np.ndarray]
 Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -115,6 +116,30 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
         return _chosen(fpr, fnr, aside, delta=delta, confidence=confidence, averaged=True)
 
     return Alternative(rates, GAUSSIAN)
+
+
+def spread(aside: int, *, mu: float, epsilon: float, delta: float, confidence: float) -> Alternative:
+    """Extrapolates a loss that is spread over many coordinates, whose sum has normal scores.
+
+    Of a mechanism that loses t times ``epsilon`` the scores lie t times as far apart, mu t in standard deviations. No
+    threshold shows all of such a loss, as rare events do in which every coordinate agrees.
+
+    Args:
+      aside, delta, confidence: as for :func:`gaussian`; delta may be 0.
+      mu: how far apart the scores of a mechanism that loses ``epsilon`` are, > 0.
+      epsilon: in nats, > 0.
+
+    Raises:
+      InputError: aside below 1.
+    """
+    _validate.at_least(1, aside=aside)
+
+    def rates(true: float) -> Rates:
+        half = mu * true / epsilon / 2
+        fpr, fnr = 1 - ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)
+        return _chosen(fpr, fnr, aside, delta=delta, confidence=confidence, averaged=True)
+
+    return Alternative(rates, SPREAD)
 
 
 def laplace(aside: int, *, delta: float, confidence: float) -> Alternative:

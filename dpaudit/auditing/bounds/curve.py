@@ -17,6 +17,7 @@ at the right one.
 Source: Clopper and Pearson 1934; Fisher 1932, Section 21.1; Dong, Roth and Su 2022 for the curve.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ NOTHING = 0.5  # a p-value from which on the best threshold shows nothing
 NEARBY = 0.2  # how far thresholds count as near, in ranks over the number of scores
 RULES, NODES, OFTEN = 41, 10, 0.8  # points of a curve, equally likely counts at each, and the power that is asked for
 CHANCE = 1.5  # standard deviations of log p, about sqrt(-2 log p) by the normal law, that a choice by chance gains
+
+Against = Callable[[float, float, int], Callable[[Any, Any], np.ndarray]]  # (fpr, fnr, pairs) -> counts -> refuted
 
 
 def p_value(claim: Claim, false_positives: Any, false_negatives: Any, negatives: Any, positives: Any) -> np.ndarray:
@@ -80,7 +83,7 @@ def violated(
     return bool(p_value(claim, false_positives, false_negatives, negatives, positives) <= 1 - confidence)
 
 
-def finds_twice(claim: Claim, pairs: int, *, confidence: float) -> bool:
+def finds_twice(claim: Claim, pairs: int, *, confidence: float, against: Against | None = None) -> bool:
     """Tells whether a perfect attack on a mechanism with twice the promised loss would be a violation with probability
     0.8.
 
@@ -91,6 +94,7 @@ def finds_twice(claim: Claim, pairs: int, *, confidence: float) -> bool:
       claim: any.
       pairs: counted trials of each world.
       confidence: in (0, 1).
+      against: the test, for a rule's true rates; None for that of :func:`p_value`.
 
     Source: Dong, Roth and Su 2022, Theorem 2.14, for two records.
     """
@@ -100,7 +104,10 @@ def finds_twice(claim: Claim, pairs: int, *, confidence: float) -> bool:
     def refuted(shares: np.ndarray) -> np.ndarray:
         """Of all combinations of these quantiles of both counts, at every point of the curve."""
         x, y = (binom.ppf(shares[:, None], pairs, rate).astype(int) for rate in rates)
-        return p_value(claim, x[:, None], y[None], pairs, pairs) <= 1 - confidence
+        if against is None:
+            return p_value(claim, x[:, None], y[None], pairs, pairs) <= 1 - confidence
+        tests = [against(float(one), float(other), pairs) for one, other in zip(*rates, strict=True)]
+        return np.stack([test(x[:, None, i], y[None, :, i]) for i, test in enumerate(tests)], axis=-1)
 
     if refuted(np.sqrt([OFTEN])).any():  # counts up to both quantiles have this probability
         return True

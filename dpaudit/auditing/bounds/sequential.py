@@ -28,6 +28,7 @@ from dpaudit.mechanisms.claim import Claim
 
 LOOK_EVERY = 64  # pairs between two looks at the width of the bounds
 GAP_WITHOUT_CLAIM = 1.0
+TOLD = 10_000  # trials by which a bet knows the rates it is for
 NO_COUNTS = np.zeros((0, 4))
 
 Until = Callable[["Watch", np.ndarray], np.ndarray]
@@ -251,6 +252,15 @@ def refuted_at(
     return _refuted(fresh, counts)
 
 
+def against_curve(watch: Watch, fpr: float, fnr: float, pairs: int) -> Callable[[Any, Any], np.ndarray]:
+    """Returns a test of whether counts of so many pairs refute the watch's curve, by the bet for these true rates."""
+    assert watch.claim is not None
+    wrong, missed = round(fpr * TOLD), round(fnr * TOLD)
+    line = curve.tangent(watch.claim, wrong, missed, TOLD, TOLD)
+    bet = betting.bet_on_line(line.epsilon, line.delta, (wrong + 0.5) / (TOLD + 1), (missed + 0.5) / (TOLD + 1))
+    return lambda fp, fn: refuted_at(watch, fp, fn, pairs, bet=bet)
+
+
 def _of_stages(watch: Watch, wealth: list[np.ndarray]) -> np.ndarray:
     """Returns ln of the mean wealth over all stages; a stage that has not begun has its initial wealth."""
     if watch.stages == 1:
@@ -298,7 +308,7 @@ def conclude(
 
     Returns:
       An :class:`AuditResult` whose ``trials`` are those up to the stop. ``ceiling`` speaks of the trials counted,
-      ``detectable`` of the whole audit.
+      ``detectable`` of the whole audit, unless something else than a violation stopped it.
 
     Raises:
       InputError: a state of no pairs.
@@ -320,11 +330,13 @@ def conclude(
             p_value = min(p_value, 1 - watch.confidence)
         perfect = float(np.exp(-_evidence_without_error(watch, aside)))
     elif claim is not None:
-        detectable = plan.detectable_by_betting(claim.epsilon, most, **tested)
+        whole = most if watch.violation or not watch.stopped else pairs
+        detectable = plan.detectable_by_betting(claim.epsilon, whole, **tested)
     reason = None
     if not watch.violation:
         reason = too_few(counted, ceiling, claim, confidence=watch.confidence, perfect=perfect)
-        reason = reason or too_weak(claim, detectable, counted // 2, tested["confidence"])
+        by_bet = partial(against_curve, watch)
+        reason = reason or too_weak(claim, detectable, counted // 2, tested["confidence"], by_bet)
     rules, measured = [(false_positives, false_negatives, pairs, pairs)], None
     by = rate_bounds(watch)
     if beside is not None:

@@ -150,7 +150,7 @@ def test_noises_that_cancel_are_found_by_the_audit():
 
 def test_a_sum_with_new_noise_for_every_value_is_not_accused():
     assert not record(running_sum, X0, X1, claim=Claim(1.0), trials=0).findings
-    assert record(running_sum, X0, X1, claim=Claim(1.0), trials=1_000).verdict == "consistent"
+    assert record(running_sum, X0, X1, claim=Claim(1.0), trials=1_000).verdict == "underpowered"  # sees a part of it
 
 
 def test_steps_of_clipped_gradients_are_not_accused():
