@@ -21,7 +21,7 @@ from dpaudit._engine import hosts
 from dpaudit._engine.hosts import sigterm_interrupts
 from dpaudit.auditing.result import json_number
 from dpaudit.report.figures import in_style
-from dpaudit.report.rows import prepare_out, write_rows
+from dpaudit.report.rows import prepare_out, replace_text, write_rows
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -87,6 +87,7 @@ def _cache_home() -> Path:
 
 
 STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 stands for unusable input
+OUT = "out.txt"  # in the folder of a checkpoint, names the directory that its run has begun to fill
 TRACEBACK = "DPAUDIT_TRACEBACK"  # environment variable
 
 
@@ -165,13 +166,15 @@ def ready_to_print() -> None:
 
 @contextmanager
 def _warned_in_one_line(program: str) -> Iterator[None]:
-    """Prints warnings of the package as one line, like its errors, without the location in the code."""
+    """Prints each warning of the package once, as one line, like its errors, without the location in the code."""
     with warnings.catch_warnings():
-        shown = warnings.showwarning
+        shown, said = warnings.showwarning, set[str]()
 
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, _validate.InputWarning):
-                _say(f"{program}: {message}")
+                if str(message) not in said:  # as where several parts of a command look at one option
+                    _say(f"{program}: {message}")
+                said.add(str(message))
             else:
                 shown(message, category, *where, **more)
 
@@ -233,6 +236,31 @@ def prepare(common: Common) -> Path | None:
     out = Path(common.out)
     hosts.once(lambda: str(prepare_out(out, common.force)))
     return out
+
+
+def note_out(kept: Path, out: Path) -> None:
+    """Notes in the folder of a checkpoint that its run writes into this directory, before anything is in there."""
+    replace_text(kept / OUT, _from_there(kept, out) + "\n")
+
+
+def resumed(common: Common, kept: Path | None) -> Common:
+    """Returns the options, with --force where --out holds what the run of this checkpoint has written."""
+    if kept is None or common.out is None:
+        return common
+    wanted = _from_there(kept, Path(common.out))
+
+    def own() -> bool:
+        try:
+            return (kept / OUT).read_text(encoding="utf-8", errors="replace") == wanted + "\n"
+        except OSError:
+            return False
+
+    return dataclasses.replace(common, force=hosts.once(own) or common.force)
+
+
+def _from_there(kept: Path, out: Path) -> str:
+    """Returns the way from one directory to another, which stays the same where both are moved together."""
+    return os.path.relpath(out.resolve(), kept.resolve())
 
 
 def report(common: Common, rows: Sequence[dict[str, Any]], table: Table, write_page: Callable[[Path], None]) -> None:

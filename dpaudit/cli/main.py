@@ -23,10 +23,12 @@ from dpaudit.cli.command import (
     failures_in_one_line,
     how_to_resume,
     key_of,
+    note_out,
     perform,
     prepare,
     ready_to_print,
     report,
+    resumed,
     show,
 )
 
@@ -73,7 +75,8 @@ class Ldp:
     """Folder that stores the progress of the run, so that it can be resumed. An existing one is refused without
     --resume."""
     resume: bool = False
-    """Resume from the checkpoint of the same test, on this or another machine; start afresh if there is none."""
+    """Resume from the checkpoint of the same test, on this or another machine, in the directory --out that it began to
+    fill; start afresh if there is none."""
     common: Annotated[Common, tyro.conf.arg(name="")]
 
 
@@ -165,6 +168,8 @@ def _ldp(options: Ldp) -> None:
     from dpaudit.report.rows import write_rows
     from dpaudit.report.table import audit_table
 
+    unique = {name: tuple(dict.fromkeys(getattr(options, name))) for name in ("data", "epsilon")}
+    options = dataclasses.replace(options, **unique)  # a test that is asked for twice is one test
     named = [tuple(ldp_client.ACCESS) if name == "all" else (name,) for name in options.craft]
     crafts = tuple(dict.fromkeys(itertools.chain.from_iterable(named)))
     for name in options.data:
@@ -173,21 +178,24 @@ def _ldp(options: Ldp) -> None:
         _validate.one_of((*ldp_client.CRAFTS, "all"), craft=name)
     randomizer = randomizers.of(options.mechanism, options.delta)
     key = key_of(options.common.seed)
-    checkpoint_path(options.checkpoint, options.resume, "folder")
-    out = prepare(options.common)
+    kept = checkpoint_path(options.checkpoint, options.resume, "folder")
+    common = resumed(options.common, kept)
+    out = prepare(common)
     rows: list[dict[str, Any]] = []
     try:
         with bars_on_terminal() as bars:
             for part in _ldp_rows(options, key, crafts, randomizer, bars):
                 rows += part
                 if out is not None and hosts.first():
+                    if kept is not None:
+                        note_out(kept, out)
                     write_rows(rows, out / "results.json")
     except KeyboardInterrupt as interruption:
-        kept = f"; {len(rows)} finished rows are in {out.name}/results.json" if rows and out is not None else ""
-        raise type(interruption)(kept) from None
+        told = f"; {len(rows)} finished rows are in {out.name}/results.json" if rows and out is not None else ""
+        raise type(interruption)(told) from None
     finally:
         if rows:
-            report(options.common, rows, audit_table(rows), partial(write_page, rows))
+            report(common, rows, audit_table(rows), partial(write_page, rows))
 
 
 def _ldp_rows(

@@ -99,6 +99,7 @@ def _train(options: Train) -> None:
     _validate.at_least(1, steps=options.steps)
     _validate.at_least(1, every=options.every)
     task = load_task(options.target)
+    measured(task, task.initial)
     terms = options.terms(_dimension(task), options.batch_size * len(options.owners))
     if 0 < terms.openings < options.steps:
         epsilon, delta = options.budget or (math.inf, 0.0)
@@ -159,6 +160,18 @@ def load_task(target: str) -> "Task":
     found = getattr(module, name, None)
     if not isinstance(found, Task):
         raise _validate.expected(f"{path.name}: {name}", "a dpaudit.training.two_servers.Task", found)
+    return found
+
+
+def measured(task: "Task", params: Any) -> dict[str, float]:
+    """Measures a model as its task does; nothing if the task measures nothing.
+
+    Raises:
+      InputError: a measure called step, which would take the place of the number of the step in the report.
+    """
+    found = {name: float(value) for name, value in task.measure(params).items()} if task.measure else {}
+    if "step" in found:
+        raise _validate.expected("measure", "names other than step, which is the number of the step", "step")
     return found
 
 
@@ -241,8 +254,7 @@ class Follower:
         """Notes a completed step, and measures the model now and then."""
         self._times.append(time.perf_counter())
         if self._task.measure and (progress.step % self._often == 0 or progress.step == self._options.steps):
-            found = {name: float(value) for name, value in self._task.measure(player.model.params).items()}
-            self._measured.append((progress.step, found))
+            self._measured.append((progress.step, measured(self._task, player.model.params)))
             self._after.add(len(self._times))
         show(progress, self._measured[-1][1] if self._measured else {})
 

@@ -203,10 +203,11 @@ def run(
       (state, info), info with leaves [rounds].
 
     Raises:
-      InputError: more clients in a round than there are; data with fewer rows than the population draws from, or not
-        all of one length; a negative number of rounds; a single client that does not fit into memory.
+      InputError: no key or population; more clients in a round than there are; data with fewer rows than the
+        population draws from, or not all of one length; a negative number of rounds; a single client that does not fit
+        into memory.
     """
-    rounds = _validate.at_least(0, rounds=rounds)
+    key, rounds = _validate.key(key=key), _validate.at_least(0, rounds=rounds)
     refuse_missing_rows(population, data)
 
     def rounds_of(chunk: int) -> tuple[State, Info]:
@@ -220,8 +221,10 @@ def refuse_missing_rows(population: Population, data: Any) -> None:
     """Refuses data that may lack rows of some client, where JAX would silently use the last row.
 
     Raises:
-      InputError: fewer rows than the population draws from; leaves of several lengths.
+      InputError: no population; fewer rows than it draws from; leaves of several lengths.
     """
+    if not isinstance(population, Population):
+        raise _validate.expected("population", "a Population of dpaudit.federated", population)
     lengths = sorted({jnp.shape(leaf)[0] if jnp.ndim(leaf) else 0 for leaf in jax.tree.leaves(data)})
     if len(lengths) != 1:
         raise _validate.expected("data", "leaves with one number of rows", lengths)
@@ -229,14 +232,17 @@ def refuse_missing_rows(population: Population, data: Any) -> None:
         raise _validate.expected("data", f"the {population.rows} rows that the population draws from", lengths[0])
 
 
-@partial(jax.jit, static_argnames=("server", "clients", "rounds"))
 def participants(key: jax.Array, server: Server, clients: int, rounds: int) -> jax.Array:
     """Returns the clients of the first ``rounds`` rounds of :func:`run` with this key, [rounds, m].
 
     Raises:
-      InputError: more clients in a round than there are; a negative number of rounds.
+      InputError: no key; more clients in a round than there are; a negative number of rounds.
     """
-    rounds = _validate.at_least(0, rounds=rounds)
+    return _participants(_validate.key(key=key), server, clients, _validate.at_least(0, rounds=rounds))
+
+
+@partial(jax.jit, static_argnames=("server", "clients", "rounds"))
+def _participants(key: jax.Array, server: Server, clients: int, rounds: int) -> jax.Array:
     fast = philox.from_key(key)
     return jax.lax.map(lambda t: server.draw(jax.random.fold_in(fast, t), clients), jnp.arange(rounds))
 
@@ -345,6 +351,7 @@ def simulate(
         ``rounds``, or of another simulation.
     """
     key = _validate.key(key=key)
+    refuse_missing_rows(population, data)
     start = server.init(params)
 
     def step(

@@ -152,8 +152,9 @@ def dp_sgd(
       A :class:`Training`. A round without users releases noise only; a user whose gradient is not finite adds zero.
 
     Raises:
-      InputError: a value out of range; a sampling that does not amplify.
+      InputError: a value out of range or of another kind; a sampling that does not amplify.
     """
+    _refuse_others(loss_fn, sampling, optimizer)
     _validate.positive(noise_multiplier=noise_multiplier)
     sampling.event(noise_multiplier, 1, ADD_REMOVE)
 
@@ -190,11 +191,12 @@ def dp_ftrl(
       A :class:`Training`, as of :func:`dp_sgd`.
 
     Raises:
-      InputError: a value out of range; a sampling in which users take part more often, or with fewer rounds between,
-        than the strategy is made for.
+      InputError: a value out of range or of another kind; a sampling in which users take part more often, or with
+        fewer rounds between, than the strategy is made for.
 
     Source: Denisov et al. 2022; several participations: Choquette-Choo et al. 2023a.
     """
+    _refuse_others(loss_fn, sampling, optimizer)
     refuse_more(strategy, sampling)
     process = correlated(NAME, strategy, noise_multiplier)
     return _training(loss_fn, process, sampling, clip_norm, optimizer, mean, mesh)
@@ -286,6 +288,14 @@ class Cohorts(NamedTuple):
         """Deals the cohort to the devices in turn, padded to equal numbers, with those present in front."""
         parts = sharding.devices(self.mesh)
         return jnp.pad(places, (0, -len(places) % parts)).reshape(-1, parts).T.ravel()
+
+
+def _refuse_others(loss_fn: Any, sampling: Any, optimizer: Any) -> None:
+    """Refuses what is no loss, sampling or optimiser, before a run would stumble over it."""
+    _validate.function(loss_fn=loss_fn)
+    if not isinstance(sampling, Sampling):
+        raise _validate.expected("sampling", "a Sampling of dpaudit.training.sampling", sampling)
+    _validate.optimizer(optimizer=optimizer)
 
 
 def _training(

@@ -4,12 +4,21 @@ The noise multiplier is the noise's standard deviation over the clip norm for ev
 move a sum by twice the clip norm, which the accounting of "replace" includes.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, partial
 
 import dp_accounting
-from dp_accounting import DpEvent, NeighboringRelation, PrivacyAccountant
+from dp_accounting import (
+    DpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    PrivacyAccountant,
+    SampledWithoutReplacementDpEvent,
+    SelfComposedDpEvent,
+    TruncatedSubsampledGaussianDpEvent,
+)
 from dp_accounting import rdp as _rdp
 from dp_accounting.mechanism_calibration import (
     BracketInterval,
@@ -133,14 +142,20 @@ def noise_multiplier(
       The noise multiplier, rounded toward more noise.
 
     Raises:
-      InputError: a value out of range; a target that no amount of noise reaches.
+      InputError: a value out of range; a target that no amount of noise reaches; a delta that is not below the chance
+        that an example takes part at all, with which any epsilon is kept without noise.
     """
     _validate.positive(target=target)
     steps = _validate.at_least(1, steps=steps)
-    _opened(sampling, delta, neighbouring, accounting)
+    relation = RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)]
+    chance = _taking_part(accounting(sampling, relation)[1](1.0, steps))
+    if _validate.open_unit(delta=delta) >= chance:
+        wanted = f"a number below {chance:.3g}, the chance that an example takes part: else no noise is needed"
+        raise _validate.expected("delta", wanted, delta)
+    _validate.delta(sampling.examples, "examples", delta=delta)
 
     def search(accounting: Accounting, bracket: BracketInterval) -> float:
-        fresh = partial(_opened, sampling, delta, neighbouring, accounting)
+        fresh = partial(accounting, sampling, relation)
         found = dp_accounting.calibrate_dp_mechanism(
             lambda: fresh()[0], lambda noise: fresh()[1](noise, steps), target, delta, bracket, tol=TOLERANCE
         )
@@ -156,6 +171,23 @@ def noise_multiplier(
     except NoBracketIntervalFoundError:
         wanted = f"an epsilon that {steps} steps can keep at delta {delta:g}"
         raise _validate.expected("target", wanted, target) from None
+
+
+def _taking_part(event: DpEvent) -> float:
+    """Returns the chance that an example takes part in any step, 1 where that is not left to chance."""
+    if not isinstance(event, SelfComposedDpEvent):
+        return 1.0
+    match event.event:
+        case (
+            PoissonSampledDpEvent(sampling_probability=rate)
+            | TruncatedSubsampledGaussianDpEvent(sampling_probability=rate)
+        ):
+            pass
+        case SampledWithoutReplacementDpEvent(source_dataset_size=examples, sample_size=size):
+            rate = size / examples
+        case _:
+            return 1.0
+    return -math.expm1(event.count * math.log1p(-rate)) if rate < 1 else 1.0
 
 
 def _composed(accountant: PrivacyAccountant, event: DpEvent, accounting: Accounting) -> PrivacyAccountant:

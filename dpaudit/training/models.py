@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from dpaudit import _validate
@@ -230,13 +231,15 @@ def pretrain(
     """
     steps, batch_size = _validate.at_least(0, steps=steps), _validate.at_least(1, batch_size=batch_size)
     _validate.positive(learning_rate=learning_rate)
+    given = labels
     images, labels = _examples(images, labels)
     init_key, batch_key = jax.random.split(key)
     params = initial_parameters(init_key, model, images.shape[1:])
     classes = jax.eval_shape(logits(model), params, images[0]).size
-    outside = np.asarray((labels < 0) | (labels >= classes))
-    if outside.any():
-        raise _validate.expected("labels", f"classes from 0 to {classes - 1}", int(labels[outside][0]))
+    known = np.zeros(1, int) if isinstance(given, Tracer) else np.asarray(given)  # also where JAX traces what is known
+    outside = known[(known < 0) | (known >= classes)]
+    if outside.size:
+        raise _validate.expected("labels", f"classes from 0 to {classes - 1}", int(outside[0]))
     state = params, optax.adam(learning_rate).init(params)
     for t in range(steps):
         state = _step(batch_key, t, state, images, labels, learning_rate, model=model, batch_size=batch_size)

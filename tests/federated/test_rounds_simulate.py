@@ -19,7 +19,7 @@ from dpaudit._engine.long_run import Parts
 from dpaudit.federated import clients, clip_size
 from dpaudit.federated.clip_size import LARGEST
 from dpaudit.federated.population import Population
-from dpaudit.federated.rounds import Server, diverged, federated, run, simulate
+from dpaudit.federated.rounds import Server, diverged, federated, participants, run, simulate
 
 KEY = jax.random.key(61)
 DATA = jnp.asarray(np.random.default_rng(7).normal(size=(60, 4)), jnp.float32)
@@ -190,6 +190,7 @@ def test_any_sign_of_divergence_is_dated(whole):
         ({"rounds": 0}, "rounds: expected a whole number >= 1, got 0"),
         ({"every": 0}, "every: expected a whole number >= 1, got 0"),
         ({"key": 3}, "key: expected a key, as made by jax.random.key, got 3"),
+        ({"population": 60}, "population: expected a Population of dpaudit.federated, got 60"),
         ({"server": server(m=1_001)}, "clients_per_round: expected at most the 1000 clients, got 1001"),
     ],
 )
@@ -198,3 +199,16 @@ def test_bad_input_is_refused(tmp_path, given, message, kept):
     with pytest.raises(_validate.InputError) as refused:
         simulated(**given, checkpoint=tmp_path if kept else None)
     assert str(refused.value) == message
+
+
+def test_a_key_of_the_old_kind_is_that_of_the_new_kind_and_what_is_no_key_is_one_line(whole):
+    old = jax.random.PRNGKey(61)
+    assert_same(run(old, SERVER, SERVER.init(START), POPULATION, DATA, ROUNDS), whole)
+    np.testing.assert_array_equal(participants(old, SERVER, 50, 2), participants(KEY, SERVER, 50, 2))
+    for call in (
+        lambda: run(old[0], SERVER, SERVER.init(START), POPULATION, DATA, ROUNDS),
+        lambda: participants(old[0], SERVER, 50, 2),
+    ):
+        with pytest.raises(_validate.InputError) as refused:
+            call()
+        assert str(refused.value) == "key: expected a key, as made by jax.random.key, got Array(0, dtype=uint32)"

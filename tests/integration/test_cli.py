@@ -230,3 +230,23 @@ def test_a_folder_whose_name_looks_like_markup_is_named(monkeypatch, capsys, tmp
         (tmp_path / "[bold]" / file).touch()
     assert run(monkeypatch, "data", "--data-dir", str(tmp_path / "[bold]")) == 0
     assert "[bold]" in capsys.readouterr().out
+
+
+def test_what_is_asked_for_twice_is_tested_once(monkeypatch, capsys, tmp_path):
+    """Its rows would be the same ones, told as if they were other tests, and all bounds would be wider for it."""
+    asked = []
+    monkeypatch.setattr(ldp_client, "audit_client", lambda *given, **how: asked.append(how) or iter(()))
+    twice = ("--data", "digits", "digits", "--craft", "dummy", "dummy", "--epsilon", "1", "2", "1.0", "2")
+    assert run(monkeypatch, "ldp", *twice) == 0
+    assert [(how["epsilons"], how["datasets"], how["crafts"]) for how in asked] == [((1.0, 2.0), 1, ("dummy",))]
+    assert capsys.readouterr().err == ""
+
+
+def test_a_warning_that_several_parts_give_is_one_line(capsys):
+    def warns():
+        for _ in range(2):
+            _validate.delta(10, "users", delta=0.5)
+        return _validate.delta(10, "users", delta=0.5) and None
+
+    command.perform("dpaudit", warns, measures=False)
+    assert capsys.readouterr().err.count("expected at most 1/10") == 1

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpaudit._engine import hosts
+from dpaudit.audits import ldp_client
 from tests.integration.test_cli import run
 from tests.integration.test_cli_audit import file  # noqa: F401  the fixture
 from tests.processes import environment
@@ -117,3 +119,37 @@ def test_a_checkpoint_that_is_there_is_kept_unless_it_is_resumed(monkeypatch, ca
     assert capsys.readouterr().err == (
         "dpaudit: --resume: expected a file to resume from, named by --checkpoint, got none\n"
     )
+
+
+def test_an_interrupted_table_goes_on_by_the_same_line_in_the_directory_that_it_began_to_fill(
+    monkeypatch, capsys, tmp_path
+):
+    """As the page on SLURM says; directories of anybody else are refused as before."""
+    monkeypatch.chdir(tmp_path)
+    whole, stops = ldp_client.audit_client, [True]
+
+    def audit_client(*given: Any, **how: Any) -> Any:
+        parts = whole(*given, **how)
+        yield next(parts)
+        if stops.pop():
+            raise KeyboardInterrupt
+        yield from parts
+
+    monkeypatch.setattr(ldp_client, "audit_client", audit_client)
+    monkeypatch.setattr(hosts, "leave", sys.exit)  # and not the whole process at once
+    fast = "ldp --engine plane --pretraining-steps 0 --craft dummy collusion --epsilon 1 --trials 200 --repeats 2"
+    line = (*fast.split(), *["--checkpoint", "kept", "--resume", "--out", "results"])
+    assert run(monkeypatch, *line) == 130
+    assert "1 finished rows are in results/results.json; --resume continues from kept" in capsys.readouterr().err
+    assert len(json.loads(Path("results/results.json").read_text())) == 1
+    stops.append(False)
+    for other in ("other", "results/../other"):
+        Path("other").mkdir(exist_ok=True)
+        Path("other/mine").touch()
+        assert run(monkeypatch, *line[:-1], other) == 2
+        assert "--out: expected a new or empty directory, or --force" in capsys.readouterr().err
+    assert run(monkeypatch, *fast.split(), "--out", "results") == 2  # another run
+    assert run(monkeypatch, *line) == 0
+    rows = json.loads(Path("results/results.json").read_text())
+    assert [row["craft"] for row in rows] == ["dummy", "collusion"]
+    assert "Report: results/report.html" in capsys.readouterr().err

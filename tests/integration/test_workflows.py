@@ -55,8 +55,8 @@ def shell(text: str, folder: Path, **more: str) -> subprocess.CompletedProcess[s
     return subprocess.run(["bash", "-eo", "pipefail", "-c", text], cwd=folder, env=env, text=True, capture_output=True)
 
 
-def steps_of_action(given: dict[str, str], folder: Path) -> int:
-    """The status of the action's last step; the first installs the package."""
+def last_step(given: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The action's last step; the first installs the package."""
     _, audit = ACTION["runs"]["steps"]
     assert (ROOT / "pyproject.toml").exists()
     assert set(given) <= set(ACTION["inputs"])
@@ -65,7 +65,12 @@ def steps_of_action(given: dict[str, str], folder: Path) -> int:
         name: re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda found: inputs[found[1]], text)
         for name, text in audit["env"].items()
     }
-    done = shell(audit["run"], folder, **env)
+    return shell(audit["run"], folder, **env)
+
+
+def steps_of_action(given: dict[str, str], folder: Path) -> int:
+    """The status of the action's last step, which has audited."""
+    done = last_step(given, folder)
     assert "Report: " in done.stderr, done.stderr
     return done.returncode
 
@@ -85,6 +90,35 @@ def test_the_action_takes_counts_and_quoted_commands(folder):
     (folder / "play.py").write_text(play)
     arguments = "--command 'python3 play.py {world} {n}' --epsilon 1 --trials 2000"
     assert steps_of_action({"arguments": arguments, "out": "played"}, folder) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ("", []),
+        (" \n", []),
+        ("--trials 8000", ["--trials", "8000"]),
+        (
+            "--command 'python3 play.py {world}'  $HOME\n--json",
+            ["--command", "python3 play.py {world}", "$HOME", "--json"],
+        ),
+        ("--epsilon 1 --neighbouring 'replace", None),
+        ('--trials 8000 "--epsilon 1', None),
+    ],
+)
+def test_the_action_splits_its_arguments_and_fails_on_a_quote_that_is_not_closed(folder, arguments, words):
+    """With the arguments after the quote left out, among them the claim, there would be nothing to violate."""
+    told = folder / "bin/dpaudit"
+    told.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > told\n")
+    done = last_step({"target": "my_mechanism.py:noisy_sum", "arguments": arguments}, folder)
+    if words is None:
+        assert done.returncode != 0, done.stdout
+        assert "unmatched" in done.stderr
+        assert not (folder / "told").exists()
+        return
+    assert done.returncode == 0, done.stderr
+    wanted = ["audit", "my_mechanism.py:noisy_sum", *words, "--out", "dpaudit-pages/audit"]
+    assert (folder / "told").read_text().splitlines() == wanted
 
 
 def test_the_workflow_of_the_page(folder):

@@ -66,6 +66,13 @@ def test_noise_is_drawn_anew_in_every_round_and_is_not_what_devices_draw():
     assert len({tuple(np.ravel(jax.random.key_data(key))) for pair in pairs for key in pair}) == 8
 
 
+def test_a_key_of_the_old_kind_is_that_of_the_new_kind_and_what_is_no_key_is_one_line():
+    again = run(jax.random.PRNGKey(0), PROTOCOL, *start(), users(12), rounds=3)
+    assert same(again, played(0, users(12)))
+    with pytest.raises(InputError, match=r"^key: expected a key, as made by jax.random.key, got 0$"):
+        run(0, PROTOCOL, *start(), users(12), rounds=3)  # pyright: ignore[reportArgumentType]
+
+
 def twice(key, total, memory):
     """a(t) and b(2t), both handed the key of the round; one user moves t by 1."""
     a, first = HALF.release(key, total, memory[0], sensitivity=1.0)

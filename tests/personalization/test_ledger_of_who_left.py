@@ -1,17 +1,21 @@
 """What a ledger could count too little: users who left a stream of correlated noise, and a stream named twice."""
 
+import pickle
+from functools import partial
+
 import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dp_accounting import ComposedDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent
 
 from dpaudit._validate import InputError
 from dpaudit.personalization.boundary import processes
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.budget import Budget, spent
 from dpaudit.personalization.boundary.ledger import Ledger, Stream
+from dpaudit.personalization.boundary.processes import Memory
 from dpaudit.personalization.boundary.protocol import Protocol, each, everything
 from dpaudit.training import matrix_noise
 from dpaudit.training.sampling import participation
@@ -33,15 +37,19 @@ def true_cost(rounds):
     return dp_accounting.get_epsilon_gaussian(Z * STRATEGY.sensitivity(STRATEGY.pattern) / column, DELTA)
 
 
-def test_a_user_who_left_is_charged_for_what_later_releases_tell(path):
+def correlated():
+    """A protocol that releases the users' sum by correlated noise."""
     devices = each(everything, lambda key, model, user: user, clip_norm=1.0)
 
     def release(key, total, memory):
         out, memory = FTRL.release(key, total, memory, sensitivity=1.0)
         return (out,), memory
 
-    protocol = Protocol(lambda state: state, devices, release, lambda state, releases: state)
-    ledger, users, start = Ledger(path), jnp.ones((3, 2)), FTRL.init(jnp.zeros(2))
+    return Protocol(lambda state: state, devices, release, lambda state, releases: state)
+
+
+def test_a_user_who_left_is_charged_for_what_later_releases_tell(path):
+    protocol, ledger, users, start = correlated(), Ledger(path), jnp.ones((3, 2)), FTRL.init(jnp.zeros(2))
     common = {"ledger": ledger, "trusted": True}
     _, memory, _ = run(jax.random.key(0), protocol, 0.0, start, users, 1, who=["anna", "bert", "cleo"], **common)
     assert ledger.spent(DELTA, "anna") == pytest.approx(true_cost(1))
@@ -85,3 +93,50 @@ def test_a_stream_is_charged_once_in_a_run(path):
         with pytest.raises(InputError, match=r"streams: expected every process once, .* got plain, plain"):
             ledger.charge("2", [Stream(PLAIN, began)] * 2, 1, who=["anna"])
     assert path.stat().st_size == size
+
+
+def test_a_run_that_began_between_two_parts_of_another_is_not_charged_for_it(path):
+    """Both have the process's name and as many releases; the first user left, the second part is by somebody else."""
+    ledger, users, start = Ledger(path), jnp.ones((1, 2)), FTRL.init(jnp.zeros(2))
+    play = partial(run, protocol=correlated(), state=0.0, users=users, ledger=ledger, trusted=True)
+    _, mine, told = play(jax.random.key(0), memory=start, rounds=4, who=["anna"])
+    _, other, _ = play(jax.random.key(1), memory=start, rounds=4, who=["bert"])
+    kept = pickle.loads(pickle.dumps(jax.tree.map(np.asarray, mine)))  # as in a file, from one process to the next
+    _, mine, then = play(jax.random.key(0), memory=kept, rounds=4, ledger=Ledger(path), who=["carl"])
+    play(jax.random.key(1), memory=other, rounds=4, who=["bert"])
+    _, _, last = play(jax.random.key(0), memory=mine, rounds=4, who=["carl"])
+    assert (told + then + last).epsilon(DELTA) == pytest.approx(true_cost(12))
+    for found in (ledger, Ledger(path)):
+        assert found.spent(DELTA, "anna") == found.spent(DELTA, "carl") == pytest.approx(true_cost(12))
+        assert found.spent(DELTA, "bert") == pytest.approx(true_cost(8))
+    with pytest.raises(InputError, match="memory: expected the memory of the run that 'ftrl' was last charged for"):
+        play(jax.random.key(2), memory=kept, rounds=1, who=["carl"])  # a part that was already continued
+    Ledger(path.with_name("other")).charge("1", [Stream(FTRL, 0)], 8, who=["anna"])
+    with pytest.raises(InputError, match="memory: expected the memory of the run that 'ftrl' was last charged for"):
+        play(jax.random.key(2), memory=kept, rounds=1, ledger=Ledger(path.with_name("other")), who=["carl"])
+
+
+def test_a_memory_of_an_earlier_version_continues_the_only_stream_that_it_can_be_of(path):
+    """It does not name the run that it began in; another stream of the name may have gone on from it since."""
+    ledger = Ledger(path)
+    summed = processes.Process("sum", lambda n: GaussianDpEvent(4 / n**0.5), PLAIN.noise)  # one event: correlated
+
+    def cost(n):
+        return spent(summed.event(n), DELTA)
+
+    ledger.charge("1", [Stream(summed, 0)], 4, who=["anna"])
+    ledger.charge("2", [Stream(summed, 0)], 2, who=["bert"])
+    ledger.charge("3", [Stream(summed, 4)], 1, who=["carl"])
+    assert ledger.spent(DELTA, "anna") == ledger.spent(DELTA, "carl") == pytest.approx(cost(5))
+    size = path.stat().st_size
+    with pytest.raises(InputError, match="memory: expected one that tells which of 2 streams of 'sum' it continues"):
+        ledger.charge("4", [Stream(summed, 2)], 1, who=["carl"])  # bert's, or anna's before she had four
+    with pytest.raises(InputError, match="memory: expected the memory of the run that 'sum' was last charged for"):
+        ledger.charge("4", [Stream(summed, 2, "1")], 1, who=["carl"])
+    assert path.stat().st_size == size
+    ledger.charge("4", [Stream(summed, 2, "2")], 2, who=["carl"])  # run 2, which files have always named
+    for found in (ledger, Ledger(path)):
+        assert found.spent(DELTA, "anna") == pytest.approx(cost(5))
+        assert found.spent(DELTA, "bert") == pytest.approx(cost(4))
+    old = Memory(jnp.int32(2), (), ())
+    assert (old.first, pickle.loads(pickle.dumps(old)).first) == ((), ())

@@ -1,6 +1,7 @@
 """The recommender in one call: what it costs, what it learns, and whose data a prediction is made of."""
 
 from functools import cache
+from typing import Any
 
 import dp_accounting
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpaudit import InputError
-from dpaudit.personalization.als import recommender
+from dpaudit.personalization.als import layout, recommender
 from dpaudit.personalization.als.recommender import Catalogue, Recipe
 from tests.personalization import people
 
@@ -126,12 +127,48 @@ def test_settings_out_of_range(change, message, monkeypatch):
         ),
         (CATALOGUE._replace(public=jnp.inf * CATALOGUE.public), "public: expected finite numbers, got "),
         (CATALOGUE._replace(features=jnp.ones((2, 1))), "catalogue: expected public .m, p. and features .m, f., got "),
+        (
+            Catalogue(CATALOGUE.public[:-1], CATALOGUE.features[:-1]),
+            f"^catalogue: expected at least {people.ITEMS} items, those of the ratings, got {people.ITEMS - 1}$",
+        ),
     ],
 )
 def test_a_catalogue_that_is_none_is_refused_before_anything_is_spent(catalogue, message, monkeypatch):
     monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
     with pytest.raises(InputError, match=message):
         recommender.fit(KEY, (HISTORY,), catalogue, RECIPE, noise_multiplier=1.0)
+
+
+class Begun(Exception):
+    """Nothing that could be refused is left to be looked at."""
+
+
+def test_a_key_of_the_old_kind_is_that_of_the_new_kind_and_what_is_no_key_is_one_line(monkeypatch):
+    keys = []
+
+    def begun(key, *given):
+        keys.append(jax.random.key_data(key).tolist())
+        raise Begun
+
+    monkeypatch.setattr(recommender, "run", begun)
+    calls: Any = (recommender.fit, RECIPE), (recommender.fit_ranking, recommender.Ranking())
+    for call, wanted in calls:
+        for key in (jax.random.key(5), jax.random.PRNGKey(5)):
+            with pytest.raises(Begun):
+                call(key, (HISTORY,), CATALOGUE, wanted, noise_multiplier=1.0)
+        assert keys[-1] == keys[-2]
+        with pytest.raises(InputError, match=r"^key: expected a key, as made by jax.random.key, got 5$"):
+            call(5, (HISTORY,), CATALOGUE, wanted, noise_multiplier=1.0)
+
+
+def test_buckets_that_are_traced_are_not_looked_at():
+    items = jax.eval_shape(lambda buckets: layout.refuse_missing_items(buckets, catalogue=1), (HISTORY,))
+    assert items is None
+    with pytest.raises(
+        InputError, match=rf"^model: expected at least {people.ITEMS} items, those of the ratings, got 1$"
+    ):
+        layout.refuse_missing_items((HISTORY,), model=1)
+    assert layout.refuse_missing_items((HISTORY._replace(weights=0 * HISTORY.weights),), model=0) is None
 
 
 @pytest.mark.integration

@@ -117,3 +117,12 @@ def test_settings_out_of_range(change, message, monkeypatch):
     monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
     with pytest.raises(InputError, match=message):
         fitted(ROUNDS._replace(**change), Z)
+
+
+def test_a_catalogue_without_items_of_the_ratings_is_refused_before_anything_is_spent(monkeypatch):
+    """Users who rated them would lose all of their ratings, and pay."""
+    monkeypatch.setattr(recommender, "run", lambda *given: pytest.fail("something was spent"))
+    few = Catalogue(*(table[:-1] for table in CATALOGUE))
+    wanted = f"^catalogue: expected at least {people.ITEMS} items, those of the ratings, got {people.ITEMS - 1}$"
+    with pytest.raises(InputError, match=wanted):
+        recommender.fit_ranking(KEY, USERS, few, ROUNDS, noise_multiplier=Z)

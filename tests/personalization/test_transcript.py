@@ -138,8 +138,11 @@ def test_releases_that_are_missing_or_twice_are_refused():
         with pytest.raises(InputError, match=f"releases 0, 1, 2, ... of one process 'a', .*got {number} of them"):
             wrong.epsilon(1e-5)
     cheaper = processes.gaussian("a", noise_multiplier=200.0)  # goes on under another's name
-    with pytest.raises(InputError, match="of one process 'a'"):
-        (first + told(2, cheaper, before=between)[0]).event()
+    again = processes.gaussian("a", noise_multiplier=2.0)  # the same one, made again as after a restart
+    for other in (cheaper, again):
+        message = "^transcript: expected releases of one process 'a', the same object in all .*got number 3 of another"
+        with pytest.raises(InputError, match=message):
+            (first + told(2, other, before=between)[0]).event()
 
 
 def test_values_are_found_by_name():

@@ -267,6 +267,18 @@ FTRL: Any = {"clip_norm": CLIP, "noise_multiplier": 1.0, "optimizer": optax.sgd(
             lambda: users(KEY, np.ones((3, 2)), [0, 1]),
             r"owners: expected a whole number for each example, \[e\], got int6",
         ),
+        *(
+            (
+                partial(make, **{"loss_fn": linear, "sampling": poisson(9, 3)} | FTRL | more | {name: wrong}),
+                f"^{name}: expected {kind}",
+            )
+            for make, more in ((dp_sgd, {}), (dp_ftrl, {"strategy": independent(participation(12))}))
+            for name, wrong, kind in (
+                ("loss_fn", 1.0, "a function, got 1.0$"),
+                ("sampling", 3, "a Sampling of dpaudit.training.sampling, got 3$"),
+                ("optimizer", "sgd", "an optax.GradientTransformation, got sgd$"),
+            )
+        ),
         (lambda: users(KEY, np.ones((2, 2)), [0, 4], count=3), r"owners: expected users in 0\.\.2, got 4"),
         (lambda: users(KEY, np.ones((2, 2)), [0, -1]), r"owners: expected users in 0\.\.0, got -1"),
         (lambda: users(KEY, np.ones((0, 2)), np.zeros(0, int)), "owners: expected a whole number for each example"),

@@ -113,6 +113,30 @@ def test_a_target_out_of_reach_is_refused():
         noise_multiplier(PAPER_003, 0, 10, delta=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("sampling", "steps", "chance", "how"),
+    [
+        (poisson(2_797, 256), 1, 0.0915, {}),
+        (poisson(2_797, 256), 3, 0.25, {}),
+        (poisson(2_797, 256, capacity=300), 1, 0.0915, {"neighbouring": "replace"}),
+        (fixed_size(100, 25), 2, 0.438, {"neighbouring": "replace", "accounting": rdp}),
+    ],
+)
+def test_a_delta_that_asks_for_no_noise_is_refused_before_a_search(monkeypatch, sampling, steps, chance, how):
+    """With the chance that an example takes part as delta, its batch may be published; a search would never end."""
+    monkeypatch.setattr(dp_accounting, "calibrate_dp_mechanism", lambda *given, **more: 1 / 0)
+    message = (
+        f"^delta: expected a number below {chance}, the chance that an example takes part: else no noise .*, got 0.5"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match=message):
+            noise_multiplier(sampling, 4.0, steps, delta=0.5, **how)
+    for less in (sampling, shuffled(100, 25)):
+        with pytest.warns(_validate.InputWarning), pytest.raises(ZeroDivisionError):
+            noise_multiplier(less, 4.0, steps, delta=0.99 * chance, **{"neighbouring": "replace"} | how)
+
+
 def test_a_delta_above_one_over_the_number_of_examples_is_warned_of():
     """At a million examples, a delta of 1e-5 lets ten of them be published."""
     many = poisson(1_000_000, 1_000)
@@ -123,8 +147,9 @@ def test_a_delta_above_one_over_the_number_of_examples_is_warned_of():
     with pytest.warns(_validate.InputWarning, match=message) as warned:
         epsilon(many, 5.0, 1, delta=1e-5, accounting=rdp)
     assert (len(warned), warned[0].filename) == (1, __file__)
-    with pytest.warns(_validate.InputWarning, match=message):
+    with pytest.warns(_validate.InputWarning, match=message) as warned:
         noise_multiplier(many, 1.0, 1, delta=1e-5, accounting=rdp)
+    assert len(warned) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         epsilon(many, 5.0, 1, delta=1e-6, accounting=rdp)

@@ -1,3 +1,6 @@
+from functools import partial
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,3 +86,16 @@ def test_refuses_bad_input(change: dict, message: str) -> None:
     arguments = {"images": IMAGES, "labels": LABELS, "steps": 1} | change
     with pytest.raises(_validate.InputError, match=message):
         pretrain(jax.random.key(0), MODEL, **arguments)
+
+
+def test_labels_that_are_known_are_looked_at_while_jax_traces() -> None:
+    """As a checkpoint does for the shapes of what it holds; those that are traced themselves have no numbers yet."""
+
+    def shapes(images: Any, labels: Any) -> Any:
+        return jax.eval_shape(lambda key: pretrain(key, MODEL, images, labels, steps=0), jax.random.key(0))
+
+    wanted = jax.tree.map(jnp.shape, pretrain(jax.random.key(0), MODEL, IMAGES, LABELS, steps=0))
+    assert jax.tree.map(jnp.shape, shapes(IMAGES, LABELS)) == wanted
+    assert jax.tree.map(jnp.shape, jax.eval_shape(partial(shapes, IMAGES), LABELS)) == wanted
+    with pytest.raises(_validate.InputError, match="labels: expected classes from 0 to 9, got 10"):
+        shapes(IMAGES, np.where(LABELS == 9, 10, LABELS))

@@ -5,7 +5,10 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from dpaudit import InputError
+from dpaudit.cli import secure_train
 from dpaudit.cli.command import Common
 from dpaudit.cli.secure_train import Follower, Train
 from dpaudit.report.page import write_secure_page
@@ -44,3 +47,14 @@ def test_measured_values_that_are_not_finite_are_reported(tmp_path: Path) -> Non
     page = (tmp_path / "report.html").read_text()
     assert "<td>nan</td>" in page
     assert "<td>inf</td>" in page
+
+
+def test_a_measure_called_step_is_refused_before_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the place of the number of the step, and if it is not finite, of the whole report."""
+    task = TASK._replace(measure=lambda params: {"accuracy": 0.25, "step": math.nan})
+    monkeypatch.setattr(secure_train, "load_task", lambda target: task)
+    monkeypatch.setattr(secure_train, "checkpoint_path", lambda *given: pytest.fail("it began"))
+    options = Train(target="", owners=OWNERS, batch_size=BATCH, steps=1, mode="plain", common=Common())
+    with pytest.raises(InputError, match=r"^measure: expected names other than step, which is the number of the step"):
+        secure_train.run(options)
+    assert secure_train.measured(task._replace(measure=None), task.initial) == {}

@@ -33,7 +33,7 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import clip
 from dpaudit.personalization.als import steps
-from dpaudit.personalization.als.layout import Users, everybody
+from dpaudit.personalization.als.layout import Users, everybody, refuse_missing_items
 from dpaudit.personalization.als.recommender import PLAIN, refuse_unsound
 from dpaudit.personalization.als.steps import Model, Prior
 from dpaudit.personalization.boundary import processes
@@ -88,9 +88,10 @@ def fit(
       (model, transcript).
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; features that lack items of the ratings.
     """
     protocol = moments(biases, features, noise_multiplier=noise_multiplier, mesh=mesh)
+    refuse_missing_items(buckets, features=len(features))
     model, _, transcript = run(key, protocol, widened(model), memoryless(), buckets, 1)
     return model._replace(precision=model.precision.at[-1].set(biases.bias_precision)), transcript
 

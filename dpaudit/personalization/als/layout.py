@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 
 from dpaudit import _validate
@@ -125,6 +126,24 @@ def everybody(
 
     looked = Select(lambda user: select.ask(own(user)), select.take)
     return Everybody(each(looked, lambda key, part, user: compute(key, part, own(user)), add, chunk=chunk, mesh=mesh))
+
+
+def refuse_missing_items(buckets: Sequence[Users], **items: int) -> None:
+    """Refuses tables with fewer items than the ratings have, whose users would lose all of theirs (:func:`sound`).
+
+    Args:
+      buckets: of :func:`arranged`; not looked at where JAX traces them.
+      **items: by the name of the argument that has the tables, how many items they are of.
+
+    Raises:
+      InputError: fewer items than the ratings have.
+    """
+    ((name, count),) = items.items()
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(buckets)):
+        return
+    last = (int(jnp.max(jnp.where(users.weights > 0, users.items, -1), initial=-1)) for users in buckets)
+    if count < (least := 1 + max(last, default=-1)):
+        raise _validate.expected(name, f"at least {least} items, those of the ratings", count)
 
 
 @jax.jit

@@ -36,7 +36,7 @@ from dpaudit import _validate
 from dpaudit.kernels import philox
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.personalization.als import least_squares, steps
-from dpaudit.personalization.als.layout import Users, sound
+from dpaudit.personalization.als.layout import Users, refuse_missing_items, sound
 from dpaudit.personalization.als.steps import Model, Prior, Step
 from dpaudit.personalization.boundary.aggregator import run
 from dpaudit.personalization.boundary.processes import memoryless
@@ -123,10 +123,11 @@ def fit(
       (model, transcript).
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a catalogue that lacks items of the ratings.
     """
     refuse_unsound(recipe)
-    catalogue = checked(catalogue)
+    catalogue, key = checked(catalogue), _validate.key(key=key)
+    refuse_missing_items(buckets, catalogue=len(catalogue.public))
     phases = _phases(catalogue, recipe, noise_multiplier, mesh)
     model, transcript = _pinned(catalogue, recipe), Transcript(())
     for phase_key, phase in zip(jax.random.split(philox.from_key(key), len(phases)), phases, strict=True):
@@ -303,10 +304,11 @@ def fit_ranking(
       (model, transcript).
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a catalogue that lacks items of the ratings.
     """
     refuse_unsound(ranking)
-    catalogue = checked(catalogue)
+    catalogue, key = checked(catalogue), _validate.key(key=key)
+    refuse_missing_items(buckets, catalogue=len(catalogue.public))
     _validate.positive(unobserved=ranking.unobserved)
     rank = _validate.at_least(0, rank=ranking.rank)
     rounds = _validate.at_least(1 if rank else 0, rounds=ranking.rounds)

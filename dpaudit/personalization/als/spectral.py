@@ -33,7 +33,7 @@ from jax.sharding import Mesh
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import clip, einsum
 from dpaudit.personalization.als import solve, steps
-from dpaudit.personalization.als.layout import Users, everybody
+from dpaudit.personalization.als.layout import Users, everybody, refuse_missing_items
 from dpaudit.personalization.als.steps import Model, Step
 from dpaudit.personalization.boundary import processes
 from dpaudit.personalization.boundary.aggregator import run
@@ -87,9 +87,10 @@ def fit(
       (model, transcript).
 
     Raises:
-      InputError: a value out of range.
+      InputError: a value out of range; a model that lacks items of the ratings.
     """
     protocol = second_moments(step, spectrum, items=len(model.factors), noise_multiplier=noise_multiplier, mesh=mesh)
+    refuse_missing_items(buckets, model=len(model.factors))
     model, _, transcript = run(key, protocol, widened(model, spectrum.rank), memoryless(), buckets, 1)
     return model._replace(precision=model.precision.at[-spectrum.rank :].set(spectrum.precision)), transcript
 

@@ -32,7 +32,7 @@ from dpaudit.kernels import philox
 from dpaudit.personalization.boundary.bounds import Bounded, Noised
 from dpaudit.personalization.boundary.budget import Budget, affordable, spent
 from dpaudit.personalization.boundary.ledger import Ledger, Stream
-from dpaudit.personalization.boundary.processes import Memory, Release, memories, named, shipped
+from dpaudit.personalization.boundary.processes import Mark, Memory, Release, memories, named, shipped
 from dpaudit.personalization.boundary.protocol import Devices, Protocol, alone, count_of, silent
 from dpaudit.personalization.boundary.transcript import Transcript
 
@@ -58,7 +58,8 @@ def run(
         protocol that starts again needs another key: the accountant refuses noise that is drawn twice.
       protocol: one round.
       state: the server's state, a pytree of arrays.
-      memory: the aggregator's memory, as the ``init`` of its processes makes it or as the previous run returned it;
+      memory: the aggregator's memory, as the ``init`` of its processes makes it or as the previous run returned it,
+        whole: it also names the run of the ledger that it began in;
         None for the first run of a protocol made by :func:`~dpaudit.personalization.boundary.protocol.private`.
       users: pytree, whatever ``protocol.devices`` takes.
       rounds: >= 1.
@@ -76,15 +77,16 @@ def run(
       (state, memory, transcript). The memory belongs to the aggregator and must be kept as secret as the key.
 
     Raises:
-      InputError: no protocol; users whose arrays are of different lengths; a ``release`` that returns anything but
-        :class:`Release` objects, or two of one process in a round; a function with effects where there is raw data; a
-        server whose state changes its structure; a single device that does not fit into memory; a budget that does
-        not pay for one round, or that is given for a protocol which the boundary does not bound, or for a memory with
-        releases of other processes.
+      InputError: no protocol or key; users whose arrays are of different lengths; a ``release`` that returns anything
+        but :class:`Release` objects, or two of one process in a round; a function with effects where there is raw
+        data; a server whose state changes its structure; a single device that does not fit into memory; a budget that
+        does not pay for one round, or that is given for a protocol which the boundary does not bound, or for a memory
+        with releases of other processes.
       UnexpectedTracerError: raised by JAX, with the line, if a function uses a value of another party.
     """
     if not isinstance(protocol, Protocol):
         raise _validate.expected("protocol", "a Protocol, such as private(...) makes", protocol)
+    key = _validate.key(key=key)
     rounds, devices = _validate.at_least(1, rounds=rounds), protocol.devices
     if isinstance(devices, Devices):
         count_of(users)
@@ -95,6 +97,8 @@ def run(
             raise _validate.expected("who", f"a name for each of {count} users", f"{len(who)} of them")
         if count < minimum_users:
             return state, memory, Transcript(())
+    firsts = [part.first for part in memories(memory)]
+    bare = _begun_in([()] * len(firsts), memory)
     if budget is not None or ledger is not None:
         if not (trusted or enforced(protocol)):
             wanted = "one that the boundary bounds (each(..., clip_norm=), private(...)), or trusted=True"
@@ -102,6 +106,9 @@ def run(
         streams = _streams(key, protocol, state, memory, users)
         if ledger is None and enforced(protocol):
             _refuse_others(streams, memory)
+        if ledger is not None:
+            own = Mark(_identity(key, streams))
+            firsts = [first if stream.began else own for stream, first in zip(streams, firsts, strict=True)]
         rounds, members = _admitted(key, streams, rounds, budget, ledger, who, least=max(1, minimum_users))
         if rounds == 0:
             return state, memory, Transcript(())
@@ -111,9 +118,10 @@ def run(
 
     def rounds_of(chunk: int) -> tuple[Any, Any, Transcript]:
         smaller = protocol if chunk == whole else protocol._replace(devices=devices.in_chunks(chunk))
-        return _run(key, smaller, state, memory, users, rounds)
+        return _run(key, smaller, state, bare, users, rounds)
 
-    return fitting(rounds_of, whole, of="users", mesh=getattr(devices, "mesh", None))[0]
+    state, memory, transcript = fitting(rounds_of, whole, of="users", mesh=getattr(devices, "mesh", None))[0]
+    return state, _begun_in(firsts, memory), transcript
 
 
 @partial(jax.jit, static_argnames=("protocol", "rounds"))
@@ -159,9 +167,19 @@ def _own(protocol: Protocol, memory: Any) -> Any:
     return jax.tree.map(marked, begun, is_leaf=lambda part: isinstance(part, Memory))
 
 
+def _begun_in(firsts: Sequence[Any], memory: Any) -> Any:
+    """Returns a memory that names the runs in which its streams began; compiled programs are given none."""
+    each = iter(firsts)
+
+    def named(part: Any) -> Any:
+        return part._replace(first=next(each)) if isinstance(part, Memory) else part
+
+    return jax.tree.map(named, memory, is_leaf=lambda part: isinstance(part, Memory))
+
+
 def _refuse_others(streams: Sequence[Stream], memory: Any) -> None:
     """Refuses a memory whose releases a budget cannot count, because not all of them are of these processes."""
-    for (process, began), part in zip(streams, memories(memory), strict=True):
+    for (process, began, _), part in zip(streams, memories(memory), strict=True):
         if began and not part.process:
             wanted = f"one whose releases are all of this process {process.name!r}, which the budget counts"
             raise _validate.expected("memory", wanted, f"{began} of which some may be of another")
@@ -286,13 +304,13 @@ def _streams(key: jax.Array, protocol: Protocol, state: Any, memory: Any, users:
         processes = [
             each.process for each in jax.eval_shape(lambda *given: protocol.release(*given), key, total, memory)[0]
         ]
-    numbers = [part.number for part in memories(memory)]
-    if len(numbers) != len(processes):
+    parts = memories(memory)
+    if len(parts) != len(processes):
         raise _validate.expected("memory", f"one of each of {len(processes)} processes, or None to begin", memory)
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, state, memory, users))):
         raise _validate.expected("budget", "a run that is not mapped or traced, since every run costs", "a traced one")
-    began = [_validate.at_least(0, memory=number) for number in numbers]
-    return [Stream(*pair) for pair in zip(processes, began, strict=True)]
+    began = [_validate.at_least(0, memory=part.number) for part in parts]
+    return [Stream(process, n, part.first or "") for process, n, part in zip(processes, began, parts, strict=True)]
 
 
 def _admitted(

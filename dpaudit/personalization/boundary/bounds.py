@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpaudit import _validate
 from dpaudit.mechanisms.clipping import clip
-from dpaudit.personalization.boundary.processes import Memory, Process, memoryless, shipped
+from dpaudit.personalization.boundary.processes import Mark, Memory, Process, memoryless, shipped
 
 MARGIN = 2.0**-16  # the fraction of a clip norm that is left for rounding errors
 FEW = 64  # messages that are added up one after the other
@@ -120,11 +120,6 @@ def bounded(low: float, high: float, *, clip_norm: float | None = None) -> Bound
     return Bound(float(low), float(high), float(norm))
 
 
-@jax.tree_util.register_static
-class _Static(str):
-    """Text in a pytree, which no compiled program sees."""
-
-
 class Noised(NamedTuple):
     """Releases every total with its process's noise, scaled to the bound: ``noised(key, total, memory)``.
 
@@ -150,5 +145,5 @@ class Noised(NamedTuple):
 
     def init(self) -> tuple[Memory, ...]:
         """Returns the memory before the first release."""
-        marks = [_Static(repr(process.event(1))) if shipped(process) else () for process in self.processes]
+        marks = [Mark(repr(process.event(1))) if shipped(process) else () for process in self.processes]
         return tuple(memoryless()._replace(process=mark) for mark in marks)

@@ -12,6 +12,9 @@ inside the boundary, like the aggregator's memory.
 Where the noise of a stream is correlated, its later releases tell more of the noise in earlier ones. Users who took
 part in it are then charged for all of its releases so far, also those after they left. Users who join a stream of any
 kind later are charged for its releases before, too: more than they spend, never less.
+
+A memory that a run with a ledger returned names the run in which its streams began, so that streams of one name are
+told apart. One that does not, as of an earlier version, continues correlated noise only if it can be of one stream.
 """
 
 import fcntl
@@ -26,11 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attr
-import dp_accounting
 import numpy as np
 from dp_accounting import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from dpaudit import _validate
+from dpaudit.personalization.boundary._events import from_json, to_json
 from dpaudit.personalization.boundary.budget import SLACK, Budget, affordable, spent
 from dpaudit.personalization.boundary.processes import Process
 
@@ -40,10 +43,17 @@ NOTHING: History = frozenset()
 
 
 class Stream(NamedTuple):
-    """A process in a run, and the number ``began`` of releases that it has made before the run."""
+    """A process in a run, and the number ``began`` of releases that it has made before the run.
+
+    Attributes:
+      process: that releases.
+      began: how many releases it has made before.
+      first: the run that made the first of these; empty if not known.
+    """
 
     process: Process
     began: int
+    first: str = ""
 
     def accounts(self, event: DpEvent) -> bool:
         """Tells whether the process accounts its releases before the run by this event, up to rounding."""
@@ -65,6 +75,7 @@ class Admitted(NamedTuple):
 
 class _Kept(NamedTuple):
     name: str
+    first: str  # the run that it began in
     events: dict[int, DpEvent]  # of its first n releases, by n
 
 
@@ -126,8 +137,8 @@ class Ledger:
 
         Raises:
           InputError: a run with the noise of an earlier one; a stream whose earlier releases are not in the ledger, or
-            were charged otherwise than its process accounts them; a budget that does not pay for one more release of
-            correlated noise, of a user who took part in the stream before.
+            could be those of several streams there, or were charged otherwise than its process accounts them; a budget
+            that does not pay for one more release of correlated noise, of a user who took part in the stream before.
         """
         named = None if who is None else _names(who)
         with self._locked() as append:
@@ -155,7 +166,7 @@ class Ledger:
                     "stream": number,
                     "name": stream.process.name,
                     "last": last,
-                    "event": _to_json(stream.process.event(last)),
+                    "event": to_json(stream.process.event(last)),
                 }
                 for number, stream, last in zip(numbers, streams, lasts, strict=True)
             ]
@@ -173,7 +184,7 @@ class Ledger:
         """Returns the rounds that all earlier users of continued streams of correlated noise can pay, in or out."""
         going = {
             number: process.name
-            for number, (process, began) in zip(numbers, streams, strict=True)
+            for number, (process, began, _) in zip(numbers, streams, strict=True)
             if began and not _independent(process.event(began))
         }
         held = {history for history in self._all() if any(stream in going for stream, _ in history)}
@@ -220,20 +231,35 @@ class Ledger:
         names = [stream.process.name for stream in streams]
         if len(set(names)) < len(names):
             raise _validate.expected("streams", "every process once, as a round releases it", ", ".join(names))
-        new, latest = len(self._streams), {kept.name: number for number, kept in enumerate(self._streams)}
-        numbers = []
+        new, numbers = len(self._streams), []
         for stream in streams:
-            process, began = stream
-            number = latest.get(process.name) if began else new
-            if number is None or (began and max(self._streams[number].events) != began):
-                wanted = f"the memory of the run that {process.name!r} was last charged for"
-                raise _validate.expected("memory", wanted, f"one of {began} releases")
-            if began and not stream.accounts(charged := self._streams[number].events[began]):
-                wanted = f"one whose {began} releases {process.name!r} accounts as they were charged, {charged}"
-                raise _validate.expected("memory", wanted, process.event(began))
-            numbers.append(number)
-            new += not began
+            numbers.append(self._continued(stream) if stream.began else new)
+            new += not stream.began
         return numbers
+
+    def _continued(self, stream: Stream) -> int:
+        """Returns the number of the stream that goes on, with as many releases as its memory tells."""
+        process, began, first = stream
+        of_name = [
+            number
+            for number, kept in enumerate(self._streams)
+            if kept.name == process.name and (not first or kept.first == first)
+        ]
+        independent = _independent(process.event(began))
+        if independent:  # which of several streams then only decides how much too much is charged
+            of_name = of_name[-1:]
+        longest = {number: max(self._streams[number].events) for number in of_name}
+        if began not in longest.values():
+            wanted = f"the memory of the run that {process.name!r} was last charged for"
+            raise _validate.expected("memory", wanted, f"one of {began} releases")
+        able = [number for number, length in longest.items() if length >= began]  # also those that went on since
+        if len(able) > 1:
+            wanted = f"one that tells which of {len(able)} streams of {process.name!r} it continues"
+            raise _validate.expected("memory", wanted, "one that was not returned by a run with this ledger")
+        if not stream.accounts(charged := self._streams[able[0]].events[began]):
+            wanted = f"one whose {began} releases {process.name!r} accounts as they were charged, {charged}"
+            raise _validate.expected("memory", wanted, process.event(began))
+        return able[0]
 
     @contextmanager
     def _locked(self) -> Iterator[Callable[[dict[str, Any]], None]]:
@@ -282,8 +308,8 @@ class Ledger:
         self._runs.add(record["run"])
         for one in record["streams"]:
             if one["stream"] == len(self._streams):
-                self._streams.append(_Kept(one["name"], {}))
-            self._streams[one["stream"]].events[one["last"]] = _from_json(one["event"])
+                self._streams.append(_Kept(one["name"], record["run"], {}))
+            self._streams[one["stream"]].events[one["last"]] = from_json(one["event"])
         added = frozenset((one["stream"], one["last"]) for one in record["streams"])
         if record["users"] is None:
             self._everybody |= added
@@ -356,39 +382,3 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-_EVENTS = {
-    kind.__name__: kind
-    for kind in (
-        dp_accounting.NoOpDpEvent,
-        dp_accounting.NonPrivateDpEvent,
-        dp_accounting.GaussianDpEvent,
-        dp_accounting.PoissonSampledDpEvent,
-        dp_accounting.SelfComposedDpEvent,
-        dp_accounting.ComposedDpEvent,
-    )
-}
-
-
-def _to_json(event: Any) -> Any:
-    match event:
-        case DpEvent():
-            name = type(event).__name__
-            if name not in _EVENTS:
-                raise _validate.expected("event", "one of " + ", ".join(_EVENTS), name)
-            return {"kind": name} | {
-                field.name: _to_json(getattr(event, field.name)) for field in attr.fields(type(event))
-            }
-        case list() | tuple():
-            return [_to_json(part) for part in event]
-    return event
-
-
-def _from_json(value: Any) -> Any:
-    match value:
-        case dict():
-            return _EVENTS[value["kind"]](**{field: _from_json(v) for field, v in value.items() if field != "kind"})
-        case list():
-            return [_from_json(part) for part in value]
-    return value

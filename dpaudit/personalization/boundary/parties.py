@@ -245,7 +245,7 @@ class Parties(NamedTuple):
         for name in (*away, *leaving):
             _validate.one_of(self.devices, device=name)
         self.aggregator.begin()
-        devices_key, release_key = self.aggregator.keys(key, t)
+        devices_key, release_key = self.aggregator.keys(_validate.key(key=key), t)
         self.server.broadcast()
         self.distributor.load()
         for place, (name, device) in enumerate(self.devices.items()):

@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 DRAW_WORDS = 4  # words of a fingerprint; two different draws share one with probability 2^-128
 
 
+@jax.tree_util.register_static
+class Mark(str):
+    """Text in a pytree, which no compiled program sees."""
+
+
 class Memory(NamedTuple):
     """The memory of a process between releases, to be kept as secret as the key.
 
@@ -43,11 +48,13 @@ class Memory(NamedTuple):
       number: the number of the next release, from 0, int32.
       noise: the state that later noise depends on.
       process: static, equal for processes that account alike: of the one that made all releases, or () if not known.
+      first: static, names the run of a ledger that made the first release, or () if not known.
     """
 
     number: jax.Array
     noise: Any
     process: Any = ()
+    first: Any = ()
 
 
 def memories(memory: Any) -> list[Memory]:

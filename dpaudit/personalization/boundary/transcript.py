@@ -51,7 +51,8 @@ class Transcript(NamedTuple):
         started again with the same key, its noise is not independent, and the transcript is refused.
 
         Raises:
-          InputError: releases of a process that are missing, twice or out of order; two with the same noise.
+          InputError: releases of a process that are missing, twice or out of order, or that go on with another object
+            of its name, as after a restart; two with the same noise.
         """
         streams = list(self._streams())
         self._refuse_shared_draws()
@@ -145,9 +146,12 @@ class Transcript(NamedTuple):
                         if length:
                             yield process, length
                         process, length = release.process, 0
-                    if number != length or process is not release.process:
+                    if number != length:
                         wanted = f"releases 0, 1, 2, ... of one process {name!r}, each once and in order"
                         raise _validate.expected("transcript", wanted, f"number {number} after {length} of them")
+                    if process is not release.process:
+                        wanted = f"releases of one process {name!r}, the same object in all runs"
+                        raise _validate.expected("transcript", wanted, f"number {number} of another object")
                     going[name] = process, length + 1
         yield from going.values()
 
