@@ -6,6 +6,9 @@ Each function takes one keyword, ``name=value``, and returns the value or raises
 
 A value that JAX is tracing has no number yet; it is passed through unchecked, so that a mechanism can be mapped
 over its parameters.
+
+A number comes back in a type that its products fit into, so use what comes back: 2 * np.uint8(200) is 144. One of
+NumPy or JAX comes back as a Python float, a traced one in float32 or wider, and one of Python as it is.
 """
 
 import math
@@ -82,51 +85,51 @@ def positive(*, infinity_allowed: bool = False, **named: Any) -> Any:
     """Accepts a finite number > 0, or infinity with ``infinity_allowed``."""
     name, value = _one(named)
     if _traced(value):
-        return value
+        return _wide(value)
     if not _is_number(value) or not (math.isfinite(value) or infinity_allowed) or not _known(value) > 0:
         raise no_number(name, "a number > 0" if infinity_allowed else "a finite number > 0", value)
-    return value
+    return _wide(value)
 
 
 def non_negative(**named: Any) -> Any:
     """Accepts a finite number >= 0."""
     name, value = _one(named)
     if _traced(value):
-        return value
+        return _wide(value)
     if not _is_number(value) or not math.isfinite(value) or _known(value) < 0:
         raise no_number(name, "a finite number >= 0", value)
-    return value
+    return _wide(value)
 
 
 def probability(*, one_allowed: bool = False, **named: Any) -> Any:
     """Accepts a number in [0, 1), or in [0, 1] with ``one_allowed``."""
     name, value = _one(named)
     if _traced(value):
-        return value
+        return _wide(value)
     top = "]" if one_allowed else ")"
     if not _is_number(value) or not (0 <= _known(value) < 1 or (one_allowed and _known(value) == 1)):
         raise no_number(name, f"a number in [0, 1{top}", value)
-    return value
+    return _wide(value)
 
 
 def open_unit(**named: Any) -> Any:
     """Accepts a number in (0, 1)."""
     name, value = _one(named)
     if _traced(value):
-        return value
+        return _wide(value)
     if not _is_number(value) or not 0 < _known(value) < 1:
         raise no_number(name, "a number in (0, 1)", value)
-    return value
+    return _wide(value)
 
 
 def real(**named: Any) -> Any:
     """Accepts a finite number."""
     name, value = _one(named)
     if _traced(value):
-        return value
+        return _wide(value)
     if not _is_number(value) or not math.isfinite(value):
         raise no_number(name, "a finite number", value)
-    return value
+    return _wide(value)
 
 
 def delta(people: int, unit: str, **named: Any) -> Any:
@@ -138,10 +141,11 @@ def delta(people: int, unit: str, **named: Any) -> Any:
       people: n, their number.
       unit: the word for them, in the plural.
     """
-    ((name, value),) = named.items()
-    if not _traced(open_unit(**named)) and _known(value) * people > 1 + 1e-9:
+    ((name, given),) = named.items()
+    value = open_unit(**named)
+    if not _traced(value) and value * people > 1 + 1e-9:
         warn(
-            f"{name}: expected at most 1/{people}, one over the number of {unit}, got {_short(value)}: publishing all "
+            f"{name}: expected at most 1/{people}, one over the number of {unit}, got {_short(given)}: publishing all "
             f"data of one of them, drawn at random, would keep it"
         )
     return value
@@ -253,6 +257,14 @@ def _one(named: dict[str, Any]) -> tuple[str, Any]:
 def _known(value: Any) -> Any:
     """Returns a number that Python can compare: while JAX traces, even a known number becomes part of a program."""
     return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def _wide(value: Any) -> Any:
+    """Returns a number whose products are not rounded, nor wrapped around, to a narrow type."""
+    if isinstance(value, Tracer):
+        kind = jnp.promote_types(value.dtype, jnp.float32)
+        return value if value.dtype == kind else value.astype(kind)
+    return float(np.asarray(value)) if isinstance(value, (np.generic, np.ndarray, jax.Array)) else value
 
 
 def _traced(value: object) -> bool:

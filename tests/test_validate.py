@@ -1,6 +1,7 @@
 """One style of refusal: every message is one line with the name, what was expected, and what was given."""
 
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,50 @@ def test_input_error_is_a_value_error_and_public():
     assert InputError is _validate.InputError
 
 
-@pytest.mark.parametrize("value", [1, 0.5, 1e-300, np.float32(2), np.array(3.0), np.int8(1), jnp.array(2.5)])
-def test_positive_returns_what_it_was_given(value):
-    assert _validate.positive(epsilon=value) is value
-    assert _validate.non_negative(epsilon=value) is value
+NUMBERS = [
+    lambda **named: _validate.positive(**named),
+    lambda **named: _validate.non_negative(**named),
+    lambda **named: _validate.real(**named),
+    lambda **named: _validate.open_unit(**named),
+    lambda **named: _validate.probability(**named),
+    lambda **named: _validate.delta(2, "people", **named),
+]
+
+
+@pytest.mark.parametrize("value", [1, 0.5, 1e-300, 10**20])
+def test_a_number_of_python_is_returned_as_it_was_given(value):
+    for accepted in NUMBERS[: 6 if value in (0.5, 1e-300) else 3]:
+        assert accepted(epsilon=value) is value
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.array, jnp.float16, jnp.array])
+def test_a_number_of_numpy_or_jax_is_returned_as_a_python_float(kind):
+    for accepted in NUMBERS:
+        assert type(accepted(it=kind(0.5))) is float
+        assert accepted(it=kind(0.5)) == 0.5
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, jnp.int8, jnp.uint8])
+def test_products_of_a_narrow_whole_number_do_not_wrap_around(kind):
+    for accepted in NUMBERS[:3]:
+        assert 2 * accepted(it=kind(100)) == 200.0
+        assert float(jax.jit(lambda x, accepted=accepted: 1_000 * accepted(it=x))(kind(100))) == 100_000.0
+
+
+def test_a_traced_number_is_at_least_float32_and_else_as_it_was():
+    assert jax.eval_shape(lambda x: _validate.positive(x=x), jnp.float16(1)).dtype == jnp.float32
+    for plain in (jnp.float32(1), 1.0):
+        assert not jax.make_jaxpr(lambda x: _validate.positive(x=x))(plain).eqns
+
+
+def test_a_delta_for_many_people_is_compared_in_full():
+    """In float16, 70,000 people are infinitely many."""
+    delta = np.float16(1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _validate.delta(70_000, "people", delta=delta) == float(delta)
+    with pytest.warns(_validate.InputWarning, match=r"delta: expected at most 1/300000, .* got np.float16\(1e-05\)"):
+        _validate.delta(300_000, "people", delta=delta)
 
 
 @pytest.mark.parametrize(

@@ -133,15 +133,16 @@ def clip(x: Any, clip_norm: Any, ord: int = 2) -> jax.Array:
 
     Args:
       x: array of any shape, taken as one vector; computed in float32 or wider.
-      clip_norm: L > 0, in the norm of ``ord``.
+      clip_norm: L > 0, in the norm of ``ord``. A traced one has no value to check: NaN would clip nothing.
       ord: 2 or 1, the norm.
 
     Returns:
       The shape of x, float32 or wider; its norm is at most L, rounding included.
 
     Raises:
-      InputError: another ``ord``.
+      InputError: another ``ord``; a clip_norm that is NaN or not positive.
     """
+    clip_norm = _validate.positive(infinity_allowed=True, clip_norm=clip_norm)
     norm, direction = norm_and_direction(x, ord)
     most = at_most(clip_norm, direction.dtype).astype(direction.dtype)
     return jnp.where(norm > most, most * direction, jnp.asarray(x, direction.dtype))

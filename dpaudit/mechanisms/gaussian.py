@@ -33,9 +33,9 @@ def noise_std(*, epsilon: float, delta: float, clip_norm: float) -> float:
 
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.open_unit(delta=delta)
-    _validate.positive(clip_norm=clip_norm)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.open_unit(delta=delta)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     import dp_accounting  # takes as long to import as all of this package
 
     return 2 * clip_norm * dp_accounting.get_sigma_gaussian(epsilon, delta)

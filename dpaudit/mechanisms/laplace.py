@@ -42,7 +42,8 @@ def mechanism(*, epsilon: float, clip_norm: float) -> Mechanism:
     Source: Dwork, McSherry, Nissim and Smith 2006; Ghosh, Roughgarden and Sundararajan 2009 for the discrete law.
     """
     claim = Claim(epsilon)
-    scale = 2 * _validate.positive(clip_norm=clip_norm) / epsilon
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    scale = 2 * clip_norm / claim.epsilon
     if not LEAST <= scale <= MOST:
         wanted = "2 clip_norm / epsilon from 6.1e-36 to 5.3e36, so that float32 holds the noise and its grid"
         raise _validate.expected("clip_norm", wanted, f"{scale:g}")

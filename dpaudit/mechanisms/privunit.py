@@ -64,7 +64,7 @@ def best_cap(dimension: int, epsilon: float) -> Cap:
     Source: Bhowmick et al. 2018, Algorithm 1 and Theorem 1; the exact accounting as in Asi, Feldman and Talwar 2022.
     """
     _validate.at_least(2, dimension=dimension)
-    _validate.positive(epsilon=epsilon)
+    epsilon = _validate.positive(epsilon=epsilon)
     splits = np.linspace(0, min(epsilon, 300), 65)  # float64 holds no smaller cap
     best = int(np.argmax([_cap(dimension, epsilon, split).scale for split in splits]))
     found = scipy.optimize.minimize_scalar(

@@ -10,10 +10,10 @@ from jax import lax
 
 
 def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
-    """Draws a coin that is True with probability exactly ``p``.
+    """Draws a coin that is True with probability exactly ``p``, once that is rounded to float32.
 
     A float32 uniform lives on a grid of step 2^-23, so comparing it with p distorts small probabilities. Here 64
-    random     bits are one integer B, and the coin is B < p 2^64. That is exact for p = 0, p = 1 and every float32
+    random bits are one integer B, and the coin is B < p 2^64. That is exact for p = 0, p = 1 and every float32
     p >= 2^-41; a smaller p loses less than 2^-64. Float32 cannot represent a p that is very close to 1: draw the
     complement, ``~bernoulli(key, 1 - p)``, with 1 - p computed on the host.
 
@@ -33,7 +33,7 @@ def bernoulli(key: jax.Array, p: Any, shape: tuple[int, ...] = ()) -> jax.Array:
 
 
 def rare(p: float) -> float:
-    """Rounds a small probability up to a multiple of 2^-64, which :func:`bernoulli` keeps, and never to 0."""
+    """Rounds a small probability up to a multiple of 2^-64 and never to 0; :func:`bernoulli` keeps one below 2^-40."""
     return max(1, math.ceil(p * 2.0**64)) / 2.0**64
 
 

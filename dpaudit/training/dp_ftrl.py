@@ -68,8 +68,8 @@ def dp_ftrl(
 
     Source: Kairouz et al. 2021 (tree); Denisov et al. 2022 (any C).
     """
-    _validate.positive(clip_norm=clip_norm)
-    _validate.positive(noise_multiplier=noise_multiplier)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     trainer = noisy_sums(
         loss_fn,
         correlated(strategy, clip_norm * noise_multiplier * strategy.sensitivity(strategy.pattern)),
@@ -148,8 +148,8 @@ def epsilon(
 
     Source: Denisov et al. 2022; Balle and Wang 2018, Theorem 8.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.open_unit(delta=delta)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
+    delta = _validate.open_unit(delta=delta)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / relative, delta))
 
@@ -173,7 +173,7 @@ def claim(
     Raises:
       InputError: a value out of range.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     relation = "replace" if neighbouring == "replace" else "add_remove"
     return Claim.gaussian(relative / noise_multiplier, neighbouring=relation)
@@ -196,8 +196,8 @@ def noise_multiplier(
     Raises:
       InputError: a value out of range.
     """
-    _validate.positive(target=target)
-    _validate.open_unit(delta=delta)
+    target = _validate.positive(target=target)
+    delta = _validate.open_unit(delta=delta)
     relative = _relative_sensitivity(strategy, participation, neighbouring)
     return float(dp_accounting.get_sigma_gaussian(target, delta)) * relative
 

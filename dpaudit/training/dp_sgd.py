@@ -27,6 +27,7 @@ from dpaudit._engine import sharding
 from dpaudit._engine.fingerprint import Identity, of_run
 from dpaudit._engine.long_run import Parts, in_parts
 from dpaudit.kernels import philox
+from dpaudit.mechanisms.clipping import wide
 from dpaudit.mechanisms.sampling import normal
 from dpaudit.training import per_example
 from dpaudit.training.sampling import Sampling
@@ -147,8 +148,8 @@ def dp_sgd(
 
     Source: Abadi et al. 2016, Algorithm 1; paper 003, Eq. (6), which prints the noise outside of the mean.
     """
-    _validate.positive(clip_norm=clip_norm)
-    _validate.positive(noise_multiplier=noise_multiplier)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
 
     def add(key: jax.Array, total: Any, memory: tuple[()]) -> tuple[Any, tuple[()]]:
         return add_noise(key, total, clip_norm * noise_multiplier), memory
@@ -189,14 +190,15 @@ def noisy_sums(
       InputError: a value out of range; a loss that is no function; an optimizer that is not of optax.
     """
     _validate.function(loss_fn=loss_fn)
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     batch_size = _validate.at_least(1, batch_size=batch_size)
     _validate.optimizer(optimizer=optimizer)
     size = -(-batch_size // 4) if microbatch is None else _validate.at_least(1, microbatch=microbatch)
 
     def init(params: Any) -> State:
-        wide = jax.tree.map(lambda leaf: leaf.astype(_wide(leaf)), params)  # as noisy gradients are
-        return State(params, optimizer.init(wide), jnp.int32(0), noise.init(params))
+        per_example.refuse_other_leaves(params)
+        params = jax.tree.map(jnp.asarray, params)
+        return State(params, optimizer.init(wide(params)), jnp.int32(0), noise.init(params))
 
     @sharding.by_compiler
     def step(key: jax.Array, state: State, batch: Any, weights: jax.Array) -> tuple[State, Info]:
@@ -224,7 +226,7 @@ def noisy_sums(
         noised, memory = noise.add(noise_key, total, state.noise)
         chex.assert_trees_all_equal_shapes(noised, total)  # noise that broadcast would be the same for several numbers
         gradient = jax.tree.map(lambda noisy: noisy / batch_size, noised)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, wide(state.params))  # as for init
         after = State(optax.apply_updates(state.params, updates), opt_state, state.step + 1, memory)
         return after, Info(loss, *(jnp.sum(count) for count in counts))
 
@@ -295,7 +297,7 @@ def train(
         raise _validate.expected(
             "data", f"leaves of {sampling.examples} examples, as the sampling", sorted(map(str, sizes))
         )
-    draw_key, step_key = jax.random.split(philox.from_key(key))
+    draw_key, step_key = jax.random.split(philox.from_key(_validate.key(key=key)))
 
     later = trainer.gathers and not _platform.on_cpu()
     flat = jax.tree.map(lambda leaf: jnp.reshape(leaf, (sampling.examples, -1)), data)

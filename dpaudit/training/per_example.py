@@ -130,7 +130,7 @@ def clipped_sum(
     Source: the ghost norm of Goodfellow 2015, "Efficient Per-Example Gradient Computations"; for positions, Li,
     Tramer, Liang and Hashimoto 2022, "Large Language Models Can Be Strong Differentially Private Learners".
     """
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     n = _length(batch)
     group_size = _validate.at_least(1, group_size=group_size)
     if n % group_size:
@@ -142,13 +142,16 @@ def clipped_sum(
         raise _validate.expected("weights", f"shape [{n}], one per example", f"shape {list(weights.shape)}")
     if key is not None:
         _validate.key(key=key)
-    _refuse_other_leaves(params)
+    refuse_other_leaves(params)
     params, batch = jax.tree.map(jnp.asarray, (params, batch))
     tape = _record(loss_fn, params, batch, key)
     units = n // group_size
-    most = wide(clip_norm) * (
-        1 - _slack(params, units if part_of is None else _validate.at_least(units, part_of=part_of))
-    )
+    slack = _slack(params, units if part_of is None else _validate.at_least(units, part_of=part_of))
+    if slack > 0.5:
+        name, given = ("batch", units) if part_of is None else ("part_of", part_of)
+        wanted = "so few units that rounding adds at most half a clip norm (4,193,784 in float32)"
+        raise _validate.expected(name, wanted, f"{given} units")
+    most = wide(clip_norm) * (1 - slack)
 
     found = taps.sites(tape, jax.tree.leaves(params))
     shared = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
@@ -322,7 +325,7 @@ def _record(loss_fn: Callable[..., Any], params: Any, batch: Any, key: jax.Array
     return tape
 
 
-def _refuse_other_leaves(params: Any) -> None:
+def refuse_other_leaves(params: Any) -> None:
     """Refuses what is no array, such as the functions that an Equinox module holds."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float)):

@@ -52,7 +52,10 @@ class Site(NamedTuple):
 
 
 def sites(tape: Tape, parameters: Sequence[Any]) -> dict[int, Site]:
-    """Finds the site of every parameter (argument i of the tape) that has exactly one use, a linear one."""
+    """Finds the site of every parameter (argument i of the tape) that has exactly one use, a linear one, of reals.
+
+    JAX multiplies a real parameter by complex numbers as it is; the output is complex then, whose cotangent is too.
+    """
     uses: dict[int, list[tuple[int, int]]] = {}
     for at, step in enumerate(tape.steps):
         for operand, slot in enumerate(step.inputs):
@@ -65,7 +68,8 @@ def sites(tape: Tape, parameters: Sequence[Any]) -> dict[int, Site]:
             ((at, operand),) = uses[slot]
             step = tape.steps[at]
             if operand in _LINEAR.get(step.primitive.name, ()) and step.params.get("batch_group_count", 1) == 1:
-                found[leaf] = Site(leaf, at, operand, tuple(views), step)
+                if jnp.issubdtype(step.shapes[0].dtype, jnp.floating):
+                    found[leaf] = Site(leaf, at, operand, tuple(views), step)
                 break
             if step.primitive.name not in _VIEWS or not _keeps_numbers(step, parameter):
                 break

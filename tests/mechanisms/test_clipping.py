@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,3 +56,17 @@ def test_the_factor_brings_a_norm_to_the_clip_norm_and_never_above() -> None:
     found = np.asarray(factor(norms, 0.3), np.float64)
     np.testing.assert_allclose(found, np.minimum(1, 0.3 / norms.astype(np.float64)), rtol=1e-6)
     assert (norms * found).max() <= 0.3
+
+
+@pytest.mark.parametrize("clip_norm", [float("nan"), -1.0, 0, np.float32("nan"), jnp.float32(-2)])
+def test_clip_refuses_a_clip_norm_that_would_clip_nothing_or_turn_it_round(clip_norm: Any) -> None:
+    for call in (lambda: clip(jnp.ones(2), clip_norm), lambda: jax.jit(lambda x: clip(x, clip_norm))(jnp.ones(2))):
+        with pytest.raises(_validate.InputError, match=r"clip_norm: expected a number > 0, got "):
+            call()
+
+
+def test_clip_takes_numbers_of_any_type_and_infinity() -> None:
+    x = jnp.array([300.0, 400.0])
+    for clip_norm in (np.uint8(250), jnp.uint8(250), np.float16(250)):
+        np.testing.assert_array_equal(clip(x, clip_norm), clip(x, 250.0))
+    np.testing.assert_array_equal(clip(x, float("inf")), x)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -79,3 +80,15 @@ def test_refuses_noise_so_small_that_float32_flushes_a_part_of_it_to_zero() -> N
 def test_refuses_bad_clip_norm() -> None:
     with pytest.raises(_validate.InputError, match="clip_norm: expected a finite number > 0, got 0"):
         gaussian.mechanism(epsilon=1.0, delta=1e-5, clip_norm=0)
+
+
+@pytest.mark.parametrize("clip_norm", [np.uint8(200), np.int8(100), np.float16(40_000), jnp.uint8(200)])
+def test_a_clip_norm_of_a_narrow_type_has_the_noise_of_its_number(clip_norm: Any) -> None:
+    """2 * np.uint8(200) is 144, and 2 * np.float16(40_000) infinite."""
+    how = {"epsilon": 1.0, "delta": 1e-5}
+    assert gaussian.noise_std(**how, clip_norm=clip_norm) == gaussian.noise_std(**how, clip_norm=float(clip_norm))
+    sigma = gaussian.noise_std(**how, clip_norm=clip_norm)
+    assert sigma / float(clip_norm) == pytest.approx(1492.25 / 200, rel=1e-5)
+    narrow, plain = (gaussian.mechanism(**how, clip_norm=norm) for norm in (clip_norm, float(clip_norm)))
+    x = jnp.array([3e4, -4e4])
+    np.testing.assert_array_equal(narrow.apply(jax.random.key(0), x), plain.apply(jax.random.key(0), x))

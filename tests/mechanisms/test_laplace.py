@@ -85,3 +85,14 @@ def test_an_input_on_the_grid_is_never_longer_than_the_clip_norm(clip_norm: floa
         for x in (np.full(size, 9.0), np.full(size, clip_norm / size), *rng.laplace(size=(5, size))):
             longest = max(longest, float(np.abs(np.asarray(moved(jnp.asarray(x, dtype)), np.float64)).sum()))
     assert 0.99 * clip_norm < longest <= clip_norm
+
+
+@pytest.mark.parametrize("clip_norm", [np.uint8(200), np.int8(100), np.float16(40_000), jnp.uint8(200)])
+def test_numbers_of_narrow_types_have_the_noise_of_their_numbers(clip_norm: Any) -> None:
+    """2 * np.uint8(200) is 144, and 2 * np.float16(40_000) infinite."""
+    epsilons: list[Any] = [1.0, np.float16(0.3), jnp.int8(3)]
+    for epsilon in epsilons:
+        narrow = laplace.mechanism(epsilon=epsilon, clip_norm=clip_norm)
+        plain = laplace.mechanism(epsilon=float(epsilon), clip_norm=float(clip_norm))
+        x = jnp.array([3e4, -4e4])
+        np.testing.assert_array_equal(narrow.apply(jax.random.key(0), x), plain.apply(jax.random.key(0), x))

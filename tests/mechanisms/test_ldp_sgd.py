@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -314,3 +315,42 @@ def test_a_release_on_the_far_side_is_never_rarer_than_epsilon_allows(
     counted = (int(high) << 32) + int(low)  # of 2^64 values of the bits
     assert counted >= 1
     assert math.log((2**64 - counted) / counted) <= epsilon
+
+
+@pytest.mark.parametrize("clip_norm", [np.uint8(200), np.int8(100), np.float16(40_000), jnp.uint8(200)])
+def test_numbers_of_narrow_types_are_the_numbers(monkeypatch: pytest.MonkeyPatch, clip_norm: Any) -> None:
+    """2 * np.uint8(200) is 144, which made 0.5 - 150/144, a negative probability, of a norm of 150."""
+    asked: list[jax.Array] = []
+    monkeypatch.setattr(ldp_sgd, "bernoulli", lambda _, p, shape: asked.append(p) or jnp.zeros(shape, bool))
+    plain = float(clip_norm)
+    for given in (clip_norm, plain):
+        ldp_sgd.turns(KEY, jnp.float32(90), epsilon=np.float16(1.5), clip_norm=given)
+    jax.make_jaxpr(lambda c: ldp_sgd.turns(KEY, jnp.float32(90), epsilon=1.5, clip_norm=c))(clip_norm)
+    np.testing.assert_array_equal(asked[0], asked[1])
+    assert float(asked[0][0]) == pytest.approx(0.5 - 90 / (2 * plain), abs=1e-6)
+    assert asked[2].dtype == jnp.float32
+    how: dict[str, Any] = {"epsilon": np.float16(0.01), "clip_norm": clip_norm}
+    few: Any = np.int8(127)
+    wanted = ldp_sgd.unbiasing_factor(127, epsilon=float(np.float16(0.01)), clip_norm=plain)
+    assert ldp_sgd.unbiasing_factor(few, **how) == wanted
+    radius: Any = np.float16(60_000)
+    narrow, wide = (
+        ldp_sgd.server_update(ONES, jnp.eye(3), epsilon=1.0, clip_norm=norm, radius=length)
+        for norm, length in ((clip_norm, radius), (plain, float(radius)))
+    )
+    np.testing.assert_array_equal(narrow, wide)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_privatize_multiplies_in_float32_whatever_the_updates_type(dtype: Any) -> None:
+    """The factor alone, 8e4, is infinite in float16, and has 8 bits in bfloat16."""
+    d, how = 25_000, {"epsilon": 0.005, "clip_norm": 1.0}
+    transformation = ldp_sgd.privatize(KEY, **how)
+    given = jnp.full(d, d**-0.5, dtype)
+    update, _ = transformation.update(given, transformation.init(given))
+    released = ldp_sgd.randomize_tree(jax.random.split(KEY)[1], given, **how)
+    factor = ldp_sgd.unbiasing_factor(d, **how)
+    assert factor > 65_504  # the largest of float16
+    assert jnp.asarray(update).dtype == dtype
+    np.testing.assert_array_equal(update, (factor * released.astype(jnp.float32)).astype(dtype))
+    assert np.linalg.norm(np.asarray(update, np.float64)) == pytest.approx(factor, rel=1e-3)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ from scipy import stats
 
 from dpaudit import _validate
 from dpaudit.mechanisms import randomized_response, sampling
+
+KEY = jax.random.key(0)
 
 
 @pytest.mark.parametrize("num_categories", [2, 5])
@@ -67,3 +70,57 @@ def test_refuses_what_is_no_category(x: object, got: str) -> None:
 def test_refuses_one_category() -> None:
     with pytest.raises(_validate.InputError, match="num_categories: expected a whole number >= 2, got 1"):
         randomized_response.mechanism(epsilon=1.0, num_categories=1)
+
+
+def test_a_lie_about_one_of_many_categories_is_any_other_one_alike() -> None:
+    """Truth plus shift, up to 3e9, wrapped around in int32, and shifts below 1.3e9 were as likely as 3 to 2."""
+    most, count = 1_500_000_000, 20_000
+    apply = randomized_response.mechanism(epsilon=1.0, num_categories=most).apply
+    keys = jax.random.split(jax.random.key(0), count)
+    release = jax.jit(jax.vmap(apply, (0, None)))
+
+    def chance(released: np.ndarray) -> float:
+        return float(stats.chisquare(np.bincount(released // (most // 10), minlength=10)).pvalue)
+
+    for truth in (0, most // 2, most - 1):
+        released = np.asarray(release(keys, truth))
+        assert released.dtype == np.int32
+        assert released.min() >= 0
+        assert chance(released) > 1e-3
+    shifts = np.asarray(release(keys, 0))  # the twins have the same power at x = most - 1
+    wrapped = (shifts.astype(np.int64) + most - 1 + 2**31) % 2**32 - 2**31
+    uneven = np.random.default_rng(0).integers(0, 2**32, count) % (most - 1)
+    assert chance(wrapped % most) < 1e-6
+    assert chance(uneven) < 1e-6
+
+
+@pytest.mark.parametrize("most", [1, 2, 65_537, 1_499_999_999, 2**31 - 2])
+def test_a_shift_is_the_share_that_64_bits_say(most: int) -> None:
+    for seed in range(5):
+        high, low = map(int, jax.random.bits(jax.random.key(seed), (2,), jnp.uint32))
+        shift = randomized_response._up_to(most, jax.random.key(seed))
+        assert int(shift) == 1 + (most * ((high << 32) + low) >> 64)
+
+
+@pytest.mark.parametrize("num_categories", [1_000, 10**8, 2**31 - 1])
+def test_a_rare_truth_keeps_its_probability(monkeypatch: pytest.MonkeyPatch, num_categories: int) -> None:
+    """Float32 has no probability of lying that is so close to 1: the truth was never told, which only it never is."""
+    asked: list[float] = []
+    monkeypatch.setattr(randomized_response, "bernoulli", lambda _, p: asked.append(p) or jnp.bool_(True))
+    assert int(randomized_response.mechanism(epsilon=1.0, num_categories=num_categories).apply(KEY, 7)) == 7
+    keep = float(np.float32(asked[0]))
+    assert math.log(keep * (num_categories - 1) / (1 - keep)) == pytest.approx(1.0, abs=1.2e-7)
+
+
+@pytest.mark.parametrize("epsilon", [np.uint8(1), np.float16(1.5), jnp.int8(2)])
+def test_numbers_of_narrow_types_are_the_numbers(epsilon: Any) -> None:
+    hundred: Any = np.int8(100)
+    narrow = randomized_response.mechanism(epsilon=epsilon, num_categories=hundred)
+    plain = randomized_response.mechanism(epsilon=float(epsilon), num_categories=100)
+    assert narrow.log_prob is not None
+    assert plain.log_prob is not None
+    for z in (3, 4):
+        assert narrow.log_prob(z, 3) == plain.log_prob(z, 3)
+    keys = jax.random.split(KEY, 50)
+    released = jax.vmap(narrow.apply, (0, None))(keys, 3)
+    np.testing.assert_array_equal(released, jax.vmap(plain.apply, (0, None))(keys, 3))

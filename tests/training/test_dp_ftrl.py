@@ -1,5 +1,7 @@
 """DP-FTRL against published numbers, DP-SGD, and brute force over neighbours."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -175,3 +177,21 @@ def test_the_claim_is_the_curve_through_every_epsilon(neighbouring):
             TOEPLITZ, 1.3, delta=delta, participation=participation(5, separation=4), neighbouring=neighbouring
         )
         assert promised.epsilon_at(delta) == pytest.approx(spent, rel=1e-9)
+
+
+def test_numbers_of_narrow_types_are_the_numbers():
+    """100 * 2 is -56 in int8, and half precision has three digits."""
+    given: Any = np.float16(1.1)
+    stepped = [
+        made.step(KEY, made.init({"w": jnp.zeros(4)}), jnp.ones((3, 4)), jnp.ones(3))[0].params["w"]
+        for made in (
+            trainer(TOEPLITZ, clip_norm=np.int8(100), noise_multiplier=np.int8(2)),
+            trainer(TOEPLITZ, clip_norm=100.0, noise_multiplier=2.0),
+        )
+    ]
+    np.testing.assert_array_equal(*stepped)
+    how: dict[str, Any] = {"participation": PATTERN._replace(most=2)}
+    same: dict[str, Any] = how | {"delta": 1e-3}
+    assert epsilon(TOEPLITZ, given, **same) == epsilon(TOEPLITZ, float(given), **same)
+    assert claim(TOEPLITZ, given, **how) == claim(TOEPLITZ, float(given), **how)
+    assert noise_multiplier(TOEPLITZ, given, **same) == noise_multiplier(TOEPLITZ, float(given), **same)

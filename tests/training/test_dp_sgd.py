@@ -288,3 +288,59 @@ def test_fit_gives_the_memory_of_each_state_to_the_next_and_leaves_the_callers_a
     module.fit(KEY, PLAIN, PARAMS, data, SAMPLING, 6, every=2, evaluate=evaluate)
     assert len(shown) == 3
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((PARAMS, data, shown)))
+
+
+NARROW = [  # (clip norm, noise multiplier, deviation of the noise)
+    (np.int8(100), 2, 200.0),
+    (np.uint8(200), 2, 400.0),
+    (np.uint8(200), np.uint8(2), 400.0),
+    (jnp.int8(100), jnp.int8(3), 300.0),
+    (np.float16(300), np.float16(300), 9e4),
+    (np.float16(2**-10), np.float16(2**-17), 2.0**-27),
+]
+
+
+def stepped(clip_norm, noise_multiplier):
+    how: dict[str, Any] = {"clip_norm": clip_norm, "noise_multiplier": noise_multiplier, "batch_size": 1}
+    trainer = dp_sgd(jnp.vdot, **how, optimizer=optax.sgd(1.0))
+    return trainer.step(KEY, trainer.init(jnp.zeros(5_000)), jnp.zeros((1, 5_000)), jnp.ones(1))[0].params
+
+
+@pytest.mark.parametrize("clip_norm, noise_multiplier, deviation", NARROW)
+def test_settings_of_narrow_types_have_the_noise_of_their_product(clip_norm, noise_multiplier, deviation):
+    """In the type of both, 100 * 2 is -56 and 2^-27 is 0: too little noise, or none."""
+    drawn = np.asarray(stepped(clip_norm, noise_multiplier), np.float64)
+    assert drawn.std() == pytest.approx(deviation, rel=5 / np.sqrt(2 * 5_000))
+
+
+def test_settings_of_narrow_types_that_are_traced_have_the_noise_of_their_product():
+    traced = jax.jit(stepped)(jnp.int8(100), jnp.int8(2))
+    np.testing.assert_allclose(traced, stepped(100.0, 2.0), rtol=1e-5)
+
+
+def test_a_key_of_the_old_kind_trains_as_the_same_typed_one():
+    typed, old = (
+        train(key, PLAIN, PLAIN.init(PARAMS), problem(), SAMPLING, 1)[0] for key in (KEY, jax.random.PRNGKey(11))
+    )
+    np.testing.assert_array_equal(typed.params["w"], old.params["w"])
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_an_optimizer_whose_state_has_the_type_of_the_parameters_trains_narrow_ones(dtype):
+    narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), PARAMS)
+    trainer = dp_sgd(loss, **changed(optimizer=optax.adafactor(0.1)))
+    after, _ = train(KEY, trainer, trainer.init(narrow), problem(), SAMPLING, 2)
+    assert after.params["w"].dtype == dtype
+    assert np.isfinite(np.asarray(after.params["w"], np.float32)).all()
+    assert {leaf.dtype for leaf in jax.tree.leaves(after.opt_state)} == {np.dtype("float32"), np.dtype("int32")}
+
+
+def test_parameters_may_be_python_numbers_and_others_are_refused():
+    trainer = dp_sgd(lambda p, example: p["w"] * example[0][0] + p["b"], **SETTINGS)
+    found = [
+        train(KEY, trainer, trainer.init(start), problem(), SAMPLING, 1)[0].params
+        for start in ({"w": 0.5, "b": 0.0}, {"w": jnp.float32(0.5), "b": np.float32(0)})
+    ]
+    assert found[0] == found[1]
+    with pytest.raises(InputError, match=r"^params\['w'\]: expected an array, the rest being apart .*, got function$"):
+        trainer.init({"w": loss, "b": 0.0})

@@ -279,3 +279,27 @@ def test_weights_may_be_a_list() -> None:
     np.testing.assert_array_equal(total([1, 0, 2])[0], total(jnp.array([1.0, 0.0, 2.0]))[0])
     with pytest.raises(InputError, match=r"weights: expected shape \[3\], one per example, got shape \[2\]"):
         total([1, 0])
+
+
+COMPLEX: dict[str, Any] = {
+    "product": lambda p, x: jnp.abs(x @ p) ** 2,
+    "from the left": lambda p, x: jnp.abs(p @ x) ** 2,
+    "the real part": lambda p, x: jnp.real(x @ p) ** 3,
+    "beside reals": lambda p, x: jnp.abs(x @ p) ** 2 + jnp.sum(jnp.sin(jnp.imag(x))),
+    "each": lambda p, x: jnp.sum(jnp.abs(x * p) ** 2),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_a_real_parameter_that_meets_complex_numbers_has_the_gradient_of_jax(name: str) -> None:
+    """Their imaginary parts were dropped."""
+    loss, p = COMPLEX[name], jnp.array([0.5, -0.25])
+    x = jnp.array([[1 + 2j, 3 - 1j], [2j, -1j]])
+    wanted = np.stack([jax.grad(loss)(p, one) for one in x])
+    for one, gradient in zip(x, wanted, strict=True):
+        total, info = per_example.clipped_sum(loss, p, one[None], clip_norm=1e6)
+        np.testing.assert_allclose(total, gradient, rtol=2e-6)
+        assert float(info.norms[0]) == pytest.approx(np.linalg.norm(gradient), rel=1e-6)
+    total, _ = per_example.clipped_sum(loss, p, x, clip_norm=1e6)
+    np.testing.assert_allclose(total, wanted.sum(axis=0), rtol=2e-6)
+    assert np.abs(wanted).max() > 0.1

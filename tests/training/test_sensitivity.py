@@ -13,6 +13,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from dpaudit import InputError
 from dpaudit.mechanisms import clipping
 from dpaudit.personalization import user_level
 from dpaudit.training import dp_sgd, per_example, unit_gradients
@@ -274,3 +275,24 @@ def test_an_input_of_any_size_does_not_hide_a_small_cotangent(huge: float, small
 def test_squares_that_vanish_would_hide_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_gradients, "_at_least", lambda x: jnp.sum(jnp.square(x), axis=-1))
     assert of_outer_products(1.8e19, 8e-20, examples=2) > 30
+
+
+@pytest.mark.parametrize("many", [4_193_785, 10**7, 10**8])
+def test_so_many_units_that_rounding_takes_more_than_half_the_clip_norm_are_refused(many: int) -> None:
+    """Of 8.4 million on, what is left of the clip norm was negative: gradients were turned round, and longer."""
+    call = partial(per_example.clipped_sum, inner, {"w": jnp.zeros(1)}, clip_norm=C)
+    with pytest.raises(InputError, match=rf"^part_of: expected so few units that .*4,193,784 .*, got {many} units$"):
+        call(jnp.ones((2, 1)), part_of=many)
+    with pytest.raises(InputError, match=rf"^batch: expected so few units that .*, got {many} units"):
+        jax.eval_shape(call, jax.ShapeDtypeStruct((many, 1), jnp.float32))
+    with jax.enable_x64(True):
+        total, _ = per_example.clipped_sum(
+            inner, {"w": jnp.zeros(1, jnp.float64)}, jnp.ones((1, 1)), clip_norm=C, part_of=many
+        )
+        assert float(total["w"][0]) == pytest.approx(1.0)
+
+
+def test_as_many_units_as_are_taken_keep_half_the_clip_norm() -> None:
+    x = jnp.array([[5 * C]])
+    total, _ = per_example.clipped_sum(inner, {"w": jnp.zeros(1)}, x, clip_norm=C, part_of=4_193_784)
+    assert 0.49 * C < float(total["w"][0]) <= C

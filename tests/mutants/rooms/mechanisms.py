@@ -27,7 +27,7 @@ MUTANTS = [
         "dpaudit/mechanisms/laplace",
         "mechanisms/test_laplace",
         ("jnp.trunc(clipped * nearly / step)", "jnp.round(clipped * nearly / step)"),
-        ("scale = 2 * _validate.positive", "scale = check.positive"),
+        ("scale = 2 * clip_norm", "scale = clip_norm"),
         ("clip(x, most, ord=1)", "clip(x, most, ord=2)"),
         ("center + (up - down) * step", "center + (up + down) * step"),
     ),
@@ -42,6 +42,7 @@ MUTANTS = [
         ("return flips[0] ^ flips[1]", "return flips[0] | flips[1]"),
         ("gammaln((dimension + 1) / 2)", "gammaln((dimension + 2) / 2)"),
         ("step_size = radius * math.sqrt(n)", "step_size = radius * n"),
+        ("(factor * wide(leaf)).astype", "(factor * leaf).astype"),
     ),
     *of(
         "dpaudit/mechanisms/privunit",
@@ -53,8 +54,10 @@ MUTANTS = [
     *of(
         "dpaudit/mechanisms/randomized_response",
         "mechanisms/test_randomized_response",
-        ("(num_categories - 1) * math.exp(-epsilon)", "num_categories * math.exp(-epsilon)"),
-        ("other_key, (), 1, num_categories", "other_key, (), 0, num_categories"),
+        ("(num_categories - 1) * math.exp(-claim", "num_categories * math.exp(-claim"),
+        ("return 1 + lax.mulhi", "return lax.mulhi"),
+        ("truth.astype(jnp.uint32) + _up", "truth + _up"),
+        ("if others <= 1 else ~bernoulli(coin_key, keep)", "if others >= 0 else ~bernoulli(coin_key, keep)"),
         ("rare(others / (1 + others))", "others / (1 + others)"),
     ),
     *of(

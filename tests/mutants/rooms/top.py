@@ -30,6 +30,8 @@ MUTANTS = [
         ("if not whole or _known(value) < minimum", "if _known(value) < minimum"),
         ("and value.ndim == 0 and value.dtype.kind in", "and value.dtype.kind in"),
         ("if isinstance(value, (bool, np.bool_)):", "if isinstance(value, np.bool_):"),
+        ("isinstance(value, (np.generic, np.ndarray, jax.Array)) else", "isinstance(value, np.ndarray) else"),
+        ("return value if value.dtype == kind else value.astype(kind)", "return value"),
     ),
     *of(
         "dpaudit/_engine/fingerprint",

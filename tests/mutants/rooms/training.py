@@ -36,6 +36,8 @@ MUTANTS = [
         ("lambda noisy: noisy / batch_size, noised", "lambda noisy: noisy / jnp.sum(weights), noised"),
         ("(stddev * draw).reshape(leaf.shape)", "(stddev * draw.astype(leaf.dtype)).reshape(leaf.shape)"),
         ("opt_state, state.step + 1, memory)", "opt_state, state.step, memory)"),
+        ("state.opt_state, wide(state.params))", "state.opt_state, state.params)"),
+        ("optimizer.init(wide(params))", "optimizer.init(params)"),
         (', donate_argnames=("state",))', ")"),
         ("        _copied(start),\n", "        start,\n"),
         ("evaluate(_copied(state.params))", "evaluate(state.params)"),
@@ -58,6 +60,16 @@ MUTANTS = [
             "d = jnp.where(((index >= 0) & (index < rows))[..., None], d, 0)",
             "d = jnp.where((index < rows)[..., None], d, 0)",
         ),
+    ),
+    *of(
+        "dpaudit/training/taps",
+        "training/test_per_example_layers",
+        ("if jnp.issubdtype(step.shapes[0].dtype, jnp.floating):", "if step.shapes:"),
+    ),
+    *of(
+        "dpaudit/training/per_example",
+        "training/test_sensitivity",
+        ("if slack > 0.5:", "if slack > 50:"),
     ),
     *of(
         "dpaudit/training/_batch_norm",
