@@ -69,9 +69,9 @@ def train_audited(
     Raises:
       InputError: a value out of range, a target that cannot be reached, images of a shape that has no network.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.positive(clip_norm=clip_norm)
-    _validate.open_unit(confidence=confidence)
+    epsilon = _validate.positive(epsilon=epsilon)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    confidence = _validate.open_unit(confidence=confidence)
     _validate.at_least(2, canaries=canaries)
     model = models.model_for(train_data.inputs.shape[1:], train_data.num_classes)
     sampling = poisson(len(train_data.inputs) + canaries, batch_size)

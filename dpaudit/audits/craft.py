@@ -161,7 +161,7 @@ def zero_against_large(dimension: int, clip_norm: float) -> Partial:
       InputError: a dimension below 1; clip_norm not positive.
     """
     _validate.at_least(1, dimension=dimension)
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     return Partial(_fixed, jnp.zeros(dimension), jnp.full(dimension, 10 * clip_norm, jnp.float32))
 
 
@@ -172,7 +172,7 @@ def watermark(dimension: int, clip_norm: float) -> Partial:
       InputError: a dimension below 2; clip_norm not positive.
     """
     _validate.at_least(2, dimension=dimension)
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     zero = jnp.zeros(dimension)
     return Partial(_fixed, zero, zero.at[1].set(10 * clip_norm))
 

@@ -241,8 +241,8 @@ def full_game(
 ) -> Partial:
     """Returns the function that :func:`full` sweeps over: the number of a trial -> its codes."""
     for epsilon in epsilons:
-        _validate.positive(epsilon=epsilon)
-    _validate.positive(clip_norm=clip_norm)
+        epsilon = _validate.positive(epsilon=epsilon)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     observer = (observe or signs)(randomize, epsilons, clip_norm)
     run = partial(_full_trial, losses=len(epsilons), repeats=repeats, fresh=fresh)
     return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), observer)
@@ -353,8 +353,8 @@ def kernel_game(
     from dpaudit.kernels import randomized_trial
 
     for epsilon in epsilons:
-        _validate.positive(epsilon=epsilon)
-    _validate.positive(clip_norm=clip_norm)
+        epsilon = _validate.positive(epsilon=epsilon)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     drawn = randomized_trial.together(products or randomized_trial.products)
     run = partial(_kernel_trials, products=drawn, clip_norm=clip_norm, repeats=repeats)
     return Partial(run, trial_key(key), trial_key(pair_key), _partial(craft), jnp.asarray(epsilons, jnp.float32))

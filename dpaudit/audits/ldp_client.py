@@ -99,7 +99,7 @@ def client(
       InputError: a value out of range; a checkpoint that is damaged or of other models.
     """
     _validate.at_least(0, pretraining_steps=pretraining_steps)
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     model = models.model_for(server_data.inputs.shape[1:], server_data.num_classes)
     gradient = models.gradient(model)
     inputs, labels = server_data.inputs, server_data.labels
@@ -201,7 +201,7 @@ def audit_client(
     for name in crafts:
         _validate.one_of(CRAFTS, craft=name)
     _validate.at_least(1, number_of_crafts=len(crafts))
-    _validate.open_unit(confidence=confidence)
+    confidence = _validate.open_unit(confidence=confidence)
     _validate.at_least(1, datasets=datasets)
     _playable(mesh, epsilons, **games)
     bounds = 2 * datasets * len(crafts) * len(epsilons)  # bounds of the cosine rule and of the optimal test
@@ -281,8 +281,8 @@ def audit_craft(
     Raises:
       InputError: a value out of range; an engine that does not play these games; a checkpoint of another test.
     """
-    _validate.positive(clip_norm=clip_norm)
-    _validate.open_unit(confidence=confidence)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    confidence = _validate.open_unit(confidence=confidence)
     randomizer = _playable(mesh, epsilons, trials, repeats, engine, pair, randomizer, randomize)
     half = int(trials) // 2
     began = time.perf_counter()
@@ -334,7 +334,7 @@ def _playable(
     """Returns the randomizer, or LDP-SGD for None, after refusing games that cannot be played."""
     _validate.at_least(1, number_of_epsilons=len(epsilons))
     for epsilon in epsilons:
-        _validate.positive(epsilon=epsilon)
+        epsilon = _validate.positive(epsilon=epsilon)
     _validate.at_least(2, trials=trials)
     _validate.at_least(1, repeats=repeats)
     randomizer = randomizers.ldp_sgd() if randomizer is None else randomizer

@@ -64,8 +64,8 @@ def far_sides(pair: Pair, *, epsilon: float, clip_norm: float) -> tuple[np.ndarr
     Raises:
       InputError: epsilon or clip_norm not positive.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.positive(clip_norm=clip_norm)
+    epsilon = _validate.positive(epsilon=epsilon)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     far0, far1 = (far_side_probability(norm, epsilon=epsilon, clip_norm=clip_norm) for norm in pair[:2])
     return far0, far1
 

@@ -20,7 +20,7 @@ def clipped(pair: Pair, clip_norm: float) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       InputError: clip_norm not positive.
     """
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     return np.minimum(pair.norm0, clip_norm), np.minimum(pair.norm1, clip_norm)
 
 

@@ -143,8 +143,8 @@ def gaussian(participations: int, *, noise_multiplier: float, delta: float) -> f
 
     Source: Balle and Wang 2018, Theorem 8; composition: Dong, Roth and Su 2022.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.open_unit(delta=delta)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
+    delta = _validate.open_unit(delta=delta)
     if _validate.at_least(0, participations=participations) == 0:
         return 0.0
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / (2 * math.sqrt(participations)), delta))
@@ -169,8 +169,8 @@ def pure(participations: int, *, epsilon: float, delta: float = 0.0) -> float:
 
     Source: Kairouz, Oh and Viswanath 2015, on a grid of at most 1e-4 nats, exact at epsilon.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.probability(delta=delta)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.probability(delta=delta)
     added = _validate.at_least(0, participations=participations) * float(epsilon)
     if not added or not delta:
         return added
@@ -240,7 +240,7 @@ def renyi(event: DpEvent, *, rate: float, releases: int, delta: float) -> float:
 def gaussian_claim(participations: int, *, noise_multiplier: float) -> Claim:
     """Makes the claim of k >= 1 noisy gradients at every delta: the curve whose points :func:`gaussian` computes,
     which names the errors."""
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     return Claim.gaussian(2 * math.sqrt(_validate.at_least(1, participations=participations)) / noise_multiplier)
 
 
@@ -331,7 +331,7 @@ def _rate(clients: int, clients_per_round: int, rounds: int) -> float:
 
 
 def _checked(rate: float, releases: int, delta: float = 0.5) -> int:
-    _validate.open_unit(delta=delta)
+    delta = _validate.open_unit(delta=delta)
     if _validate.probability(rate=rate, one_allowed=True) == 0:
         raise _validate.expected("rate", "a number in (0, 1]", rate)
     return _validate.at_least(0, releases=releases)

@@ -174,7 +174,7 @@ def gaussian(update: Update, *, noise_multiplier: Any, each: bool = False) -> Cl
 
     Source: paper 002, Algorithm 3.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
 
     def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
         sent = update.clipped_sum(params, batch, clip_norm)
@@ -206,7 +206,7 @@ def randomized(update: Update, *, epsilon: float) -> Client:
 
     Source: paper 000, Algorithms 1 and 2 (:mod:`dpaudit.mechanisms.ldp_sgd`).
     """
-    _validate.positive(epsilon=epsilon)
+    epsilon = _validate.positive(epsilon=epsilon)
 
     def send(keys: jax.Array, params: Any, batch: Any, clip_norm: Any) -> Sent:
         updates, losses = update.each(params, batch)
@@ -235,7 +235,7 @@ def message(client: Client, params: Any, clip_norm: float, claim: Claim) -> Mech
     Raises:
       InputError: a clip norm that is not positive.
     """
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
 
     def apply(key: jax.Array, examples: Any) -> jax.Array:
         own_key, noise_key = jax.random.split(key)

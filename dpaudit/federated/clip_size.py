@@ -91,7 +91,7 @@ def fixed(c: Any) -> Rule:
     Raises:
       InputError: a value out of range.
     """
-    _validate.positive(c=c)
+    c = _validate.positive(c=c)
     return schedule(lambda t: c)
 
 
@@ -107,8 +107,8 @@ def switch(before: Any, after: Any, round: int) -> Rule:
 
     Source: paper 002, Section 4.4.1.
     """
-    _validate.positive(before=before)
-    _validate.positive(after=after)
+    before = _validate.positive(before=before)
+    after = _validate.positive(after=after)
     first = _validate.at_least(1, round=round)
     return schedule(lambda t: jnp.where(t < first, before, after))
 
@@ -126,9 +126,9 @@ def polynomial(c0: Any, rounds: int, power: Any) -> Rule:
 
     Source: paper 002, Eq. (5).
     """
-    _validate.positive(c0=c0)
+    c0 = _validate.positive(c0=c0)
     total = _validate.at_least(1, rounds=rounds)
-    _validate.positive(power=power)
+    power = _validate.positive(power=power)
 
     def at(t: Any) -> jax.Array:
         before = jnp.clip(t - 1, 0, total)  # the t of Eq. (5): one less than that of the clip norm it gives
@@ -186,11 +186,11 @@ def noise_budget(
 
     Source: none; an answer to the question that ends paper 002 (Section 6).
     """
-    _validate.positive(c0=c0)
+    c0 = _validate.positive(c0=c0)
     total = _validate.at_least(1, rounds=rounds)
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     m = _validate.at_least(1, clients_per_round=clients_per_round)
-    _validate.positive(share=share)
+    share = _validate.positive(share=share)
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(params)]
     length = float(np.sqrt(sum(np.sum(leaf**2) for leaf in leaves)))
     if not 0 < length < np.inf:
@@ -239,10 +239,10 @@ def adaptive_quantile(c0: Any, *, quantile: Any, learning_rate: Any = 0.2, noise
 
     Source: paper 002, Eq. (4); Andrew et al. 2021, Algorithm 1 and Theorem 1.
     """
-    _validate.positive(c0=c0)
+    c0 = _validate.positive(c0=c0)
     _validate.probability(one_allowed=True, quantile=quantile)
-    _validate.positive(learning_rate=learning_rate)
-    _validate.positive(noise_std=noise_std)
+    learning_rate = _validate.positive(learning_rate=learning_rate)
+    noise_std = _validate.positive(noise_std=noise_std)
 
     def at(clip_norm: Any, round: Any) -> State:
         return State(jnp.clip(jnp.asarray(clip_norm, jnp.float32), SMALLEST, LARGEST), round)
@@ -288,9 +288,9 @@ def adaptive_median(
 
     Source: paper 002, Sections 3.4 and 4.5.2; sigma: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
-    _validate.positive(c0=c0)
-    _validate.positive(epsilon=epsilon)
-    _validate.open_unit(delta=delta)
+    c0 = _validate.positive(c0=c0)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.open_unit(delta=delta)
     _validate.at_least(1, every=every)
     bounds = np.atleast_1d(np.asarray(_validate.finite(edges=edges), np.float32))
     if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] < 0 or (np.diff(bounds) <= 0).any():

@@ -190,7 +190,7 @@ def dirichlet(
     Source: Hsu, Qi and Brown 2019, section 3; the urn: Blackwell and MacQueen 1973.
     """
     key, clients, examples, tests = _sizes(key, clients, examples, 0 if test_labels is None else tests)
-    _validate.positive(alpha=alpha)
+    alpha = _validate.positive(alpha=alpha)
     names, train, test = _tables(labels, test_labels, examples, tests)
     own_key, train_key, test_key = jax.random.split(key, 3)
     urn = own_key, jnp.asarray(alpha, jnp.float32), _bounds(examples + tests, len(names))

@@ -155,7 +155,7 @@ def dp_sgd(
       InputError: a value out of range or of another kind; a sampling that does not amplify.
     """
     _refuse_others(loss_fn, sampling, optimizer)
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     sampling.event(noise_multiplier, 1, ADD_REMOVE)
 
     process = gaussian(NAME, noise_multiplier=noise_multiplier)._replace(
@@ -307,7 +307,7 @@ def _training(
     mean: bool,
     mesh: Mesh | None,
 ) -> Training:
-    _validate.positive(clip_norm=clip_norm)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
     chunk = -(-sampling.batch_size // (4 * sharding.devices(mesh)))
     devices = Cohorts(loss_fn, sampling, clip_norm, mean, chunk, sharding.flat(mesh))
 

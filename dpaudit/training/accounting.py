@@ -89,7 +89,7 @@ def epsilon(
     Raises:
       InputError: a value out of range; a relation or accounting that does not hold for this way of sampling.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     steps = _validate.at_least(0, steps=steps)
     accountant, event = _opened(sampling, delta, neighbouring, accounting)
     if steps == 0:
@@ -117,7 +117,7 @@ def claim(
     Raises:
       InputError: as for :func:`epsilon`; steps below 1.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     steps = _validate.at_least(1, steps=steps)
     accountant, event = accounting(sampling, RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)])
     return Claim.accounted(_composed(accountant, event(float(noise_multiplier), steps), accounting))
@@ -145,7 +145,7 @@ def noise_multiplier(
       InputError: a value out of range; a target that no amount of noise reaches; a delta that is not below the chance
         that an example takes part at all, with which any epsilon is kept without noise.
     """
-    _validate.positive(target=target)
+    target = _validate.positive(target=target)
     steps = _validate.at_least(1, steps=steps)
     relation = RELATIONS[_validate.one_of(RELATIONS, neighbouring=neighbouring)]
     chance = _taking_part(accounting(sampling, relation)[1](1.0, steps))

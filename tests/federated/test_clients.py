@@ -381,3 +381,15 @@ def test_what_is_no_client_or_rule_is_refused(wrong, message):
     given = {"client": clients.exact(FEDSGD), "rule": clip_size.fixed(1.0)} | wrong
     with pytest.raises(_validate.InputError, match=f"^{message} of dpaudit.federated, got "):
         federated(**given, clients_per_round=3, optimizer=optax.sgd(0.1))
+
+
+@pytest.mark.parametrize("multiplier", [np.int8(100), np.uint8(100), np.float16(100)])
+def test_noise_of_a_multiplier_of_a_narrow_type_is_that_of_the_number(multiplier):
+    """2 * np.int8(100) is -56."""
+    total = {"a": jnp.zeros(2), "b": jnp.zeros(1)}
+    narrow, plain = (
+        clients.gaussian(FEDSGD, noise_multiplier=each).noise(KEY, total, np.int8(2), 1)
+        for each in (multiplier, 100.0)
+    )
+    np.testing.assert_allclose(ravel_pytree(narrow)[0], ravel_pytree(plain)[0], rtol=1e-6)
+    assert np.abs(ravel_pytree(plain)[0]).max() > 20

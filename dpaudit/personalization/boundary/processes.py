@@ -102,7 +102,7 @@ class Process(NamedTuple):
         Raises:
           InputError: sensitivity out of range.
         """
-        _validate.positive(sensitivity=sensitivity)
+        sensitivity = _validate.positive(sensitivity=sensitivity)
         noise_key, draw_key = jax.random.split(jax.random.fold_in(named(key, self.name), memory.number))
         noisy, noise = self.noise(sensitivity).add(noise_key, total, memory.noise)
         draw = jax.random.bits(draw_key, (DRAW_WORDS,), jnp.uint32)

@@ -95,7 +95,7 @@ def spent(
     """
     sensitivity = _validate.at_least(1, sensitivity=sensitivity)
     dimension = _validate.at_least(1, dimension=dimension)
-    _validate.open_unit(trimmed=trimmed)
+    trimmed = _validate.open_unit(trimmed=trimmed)
     alphas = np.array(orders, np.float64)
     if not (alphas > 1).all():
         raise _validate.expected("orders", "numbers > 1", float(alphas.min()))
@@ -123,7 +123,7 @@ def epsilon(noise: Binomial, *, sensitivity: int, dimension: int, delta: float, 
 
     Source: conversion by Canonne, Kamath and Steinke 2020, Proposition 12, in dp-accounting.
     """
-    _validate.open_unit(delta=delta)
+    delta = _validate.open_unit(delta=delta)
     steps = _validate.at_least(1, steps=steps)
     one = spent(noise, sensitivity=sensitivity, dimension=dimension, trimmed=TRIMMED * delta / steps)
     return composed(one, steps, delta)
@@ -150,8 +150,8 @@ def allowed(noise: Binomial, *, sensitivity: int, dimension: int, epsilon: float
     Raises:
       InputError: a value is out of range.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.open_unit(delta=delta)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.open_unit(delta=delta)
     most = count = MOST
     for _ in range(2):  # more steps leave each a smaller part of delta: first for the most, then for about as many
         trimmed = TRIMMED * delta / most
@@ -319,7 +319,7 @@ def least_epsilon(noise: Binomial, *, shift: int, delta: float) -> float:
     Raises:
       InputError: a value is out of range.
     """
-    _validate.open_unit(delta=delta)
+    delta = _validate.open_unit(delta=delta)
 
     def excess(epsilon: float) -> float:
         return divergence(noise, shift=shift, epsilon=epsilon) - delta

@@ -68,8 +68,8 @@ def analytic(*, epsilon: float, delta: float, neighbouring: str) -> float:
 
     Source: Balle and Wang 2018, Theorem 8, solved by dp-accounting.
     """
-    _validate.positive(epsilon=epsilon)
-    _validate.open_unit(delta=delta)
+    epsilon = _validate.positive(epsilon=epsilon)
+    delta = _validate.open_unit(delta=delta)
     return _sensitivity(neighbouring) * dp_accounting.get_sigma_gaussian(epsilon, delta)
 
 
@@ -92,8 +92,8 @@ def epsilon(noise_multiplier: float, *, delta: float, neighbouring: str, steps: 
 
     Source: Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2022, Corollary 3.3, for the composition.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.open_unit(delta=delta)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
+    delta = _validate.open_unit(delta=delta)
     moved = _sensitivity(neighbouring) * math.sqrt(_validate.at_least(1, steps=steps))
     return float(dp_accounting.get_epsilon_gaussian(noise_multiplier / moved, delta))
 
@@ -109,7 +109,7 @@ def claim(noise_multiplier: float, *, neighbouring: str, steps: int = 1) -> Clai
 
     Source: Dong, Roth and Su 2022, Corollary 3.3.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     shift = _sensitivity(neighbouring) * math.sqrt(_validate.at_least(1, steps=steps))
     return Claim.gaussian(shift / noise_multiplier, neighbouring=neighbouring)
 

@@ -73,9 +73,9 @@ def largest(
       InputError: a value is out of range, or the ring is too small for a single level.
     """
     examples = _validate.at_least(1, examples=examples)
-    _validate.positive(clip_norm=clip_norm)
-    _validate.non_negative(noise_multiplier=noise_multiplier)
-    _validate.non_negative(reach=reach)
+    clip_norm = _validate.positive(clip_norm=clip_norm)
+    noise_multiplier = _validate.non_negative(noise_multiplier=noise_multiplier)
+    reach = _validate.non_negative(reach=reach)
     needed = examples + reach * noise_multiplier
     ring_bits = shares.checked_ring(ring_bits)
     levels = min(MOST_LEVELS, int(((1 << (ring_bits - 1)) - 1) / needed))
@@ -131,7 +131,7 @@ def with_binomial(
     Raises:
       InputError: a value is out of range, the ring has no room, or even the narrowest noise is more than wanted.
     """
-    _validate.positive(noise_multiplier=noise_multiplier)
+    noise_multiplier = _validate.positive(noise_multiplier=noise_multiplier)
     finest = largest(examples=examples, clip_norm=clip_norm, ring_bits=ring_bits)
     for step_bits in range(ring_bits, 0, -1):
         noise = binomial(coins=coins, step_bits=step_bits)
