@@ -172,7 +172,7 @@ def federated(
         sent = everywhere(send_key, state.params, clip_norm, rows_of, data, drawn)
         total = client.noise(noise_key, sent.total, clip_norm, m)
         mean = jax.tree.map(lambda leaf: leaf / m, total)
-        updates, opt_state = optimizer.update(mean, state.opt_state, state.params)
+        updates, opt_state = optimizer.update(mean, state.opt_state, wide(state.params))  # as for init
         released = _released(rule, rule_key, state, sent.norms)
         seen = state.rule if rule.watch is None else rule.watch(state.rule, mean)
         after = State(

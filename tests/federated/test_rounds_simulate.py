@@ -33,7 +33,12 @@ def people(offset: int, clients: int = 1_000) -> Population:
     return Population(clients, rows, rows)
 
 
-def server(clip_norm: float = 0.5, scale: tuple[float, ...] = (1.0, 2.0, 3.0), m: int = 6) -> Server:
+MOMENTUM = optax.sgd(0.1, 0.9)
+
+
+def server(
+    clip_norm: float = 0.5, scale: tuple[float, ...] = (1.0, 2.0, 3.0), m: int = 6, optimizer: Any = MOMENTUM
+) -> Server:
     constants = jnp.array(scale)
 
     def loss(params: Any, example: jax.Array) -> jax.Array:
@@ -43,7 +48,7 @@ def server(clip_norm: float = 0.5, scale: tuple[float, ...] = (1.0, 2.0, 3.0), m
         clients.gaussian(clients.gradients(loss), noise_multiplier=0.5),
         clip_size.adaptive_median(clip_norm, every=3),
         clients_per_round=m,
-        optimizer=optax.sgd(0.1, 0.9),
+        optimizer=optimizer,
     )
 
 
@@ -212,3 +217,13 @@ def test_a_key_of_the_old_kind_is_that_of_the_new_kind_and_what_is_no_key_is_one
         with pytest.raises(_validate.InputError) as refused:
             call()
         assert str(refused.value) == "key: expected a key, as made by jax.random.key, got Array(0, dtype=uint32)"
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_an_optimizer_whose_state_has_the_type_of_the_parameters_trains_narrow_ones(dtype):
+    narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), START)
+    trained = server(optimizer=optax.adafactor(0.1))
+    after, _ = run(KEY, trained, trained.init(narrow), POPULATION, DATA, 2)
+    assert after.params["w"].dtype == dtype
+    assert np.isfinite(np.asarray(after.params["w"], np.float32)).all()
+    assert {leaf.dtype for leaf in jax.tree.leaves(after.opt_state)} == {np.dtype("float32"), np.dtype("int32")}
