@@ -1,6 +1,7 @@
 """Draws the result of an audit from the counts of one rule, or from all scores by a simultaneous band."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -152,7 +153,7 @@ def from_band(
     if claim is not None and claim.is_curve:
         raise _validate.expected("estimator", f"None or {estimators.clopper_pearson.name} for a curve", estimator.name)
     n0, n1 = map(len, scores)
-    settings = {"delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
+    settings: dict[str, Any] = {"delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
     rates = band.tradeoff(scores, confidence=confidence, band=estimator.simultaneous)
     lower = epsilon_from_rates(rates.fpr_high, rates.fnr_high, delta)
     most_accurate = np.argmin(rates.fpr + rates.fnr)

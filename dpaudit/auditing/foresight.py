@@ -20,7 +20,7 @@ from dpaudit.auditing.bounds.alternative import Alternative, Refuted
 from dpaudit.auditing.bounds.certified import RateBounds
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.result import AuditResult, Band
+from dpaudit.auditing.result import AuditResult
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
@@ -246,9 +246,9 @@ def with_reading(
     if reading is None:
         return result
     if wrong is None and result.band is not None:
-        band = np.asarray(result.band)[:, int(np.argmin(np.add(result.band.fpr, result.band.fnr)))]
-        seen = Band(*map(float, band))
-        rates = (seen.fpr, seen.fnr), (seen.fpr_high, seen.fnr_high), (seen.fpr_low, seen.fnr_low)
+        band, best = result.band, int(np.argmin(np.add(result.band.fpr, result.band.fnr)))
+        ends = (band.fpr, band.fnr), (band.fpr_high, band.fnr_high), (band.fpr_low, band.fnr_low)
+        rates = [(fpr[best], fnr[best]) for fpr, fnr in ends]
     else:
         played = np.array([result.negatives, result.positives])
         counts = np.array([result.fpr, result.fnr]) * played if wrong is None else wrong[0]

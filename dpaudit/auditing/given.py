@@ -246,7 +246,7 @@ def one_run(
     if len(scores) < 4 or included.shape != scores.shape or included.dtype != bool:
         wanted = f"booleans, one for each of at least 4 scores, here {len(scores)}"
         raise _validate.expected("included", wanted, f"{included.dtype} {list(included.shape)}")
-    settings = {"delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
+    settings: dict[str, Any] = {"delta": delta, "confidence": float(_validate.open_unit(confidence=confidence))}
     counted = estimators.of_one_training(scores, included)
     lower, upper = estimators.one_run.bounds(counted, **settings)
     m = len(scores)

@@ -93,7 +93,7 @@ def as_printed(step: Step, noisy: bool, *, within: bool = False) -> Release:
         total = sum(np.rint(own.sum(axis=0, dtype=np.float64) / unit).astype(np.int64) for own in owners)
         seeds = np.frombuffer(source(4 * owners[0].shape[1]), np.uint16).reshape(2, -1)
         noise = lookup.from_seeds(values, *seeds)
-        return unit * (smod(total + noise, half) if within else smod(total, half) + noise)
+        return unit * (smod(total + noise, half) if within else smod(total, half) + noise)  # pyright: ignore
 
     return release
 

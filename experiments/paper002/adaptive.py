@@ -17,7 +17,7 @@ def curve(name: str, sensitivity: int, scale: tuple[Any, ...]) -> Row:
                 name=name, sensitivity=sensitivity, **named(scale))  # fmt: skip
 
 
-def trials(name: str, sensitivity: int) -> Rows:
+def trials(name: str, sensitivity: int | None) -> Rows:
     """Returns what the trials of a setting were like from look to look, with all clients of all rounds."""
     kept = read_rows(RESULTS / "clip_size_records.json")
     own = select([row | {"quantity": "curve", "setting": row} for row in kept], "curve",

@@ -1,6 +1,8 @@
 """Attacks that see a part of a loss, audits that something else than a violation stops, and bands read as Gaussian are
 not credited with more than they have."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -139,7 +141,7 @@ def test_a_band_read_as_gaussian_has_the_confidence_of_the_band():
 
 @pytest.mark.parametrize("confidence", [np.float32(0.9), np.float64(0.9)])
 def test_counts_and_confidence_may_be_numpy_s(confidence):
-    counts = [np.int64(count) for count in (10, 20, 100, 100)]
+    counts: Any = [np.int64(count) for count in (10, 20, 100, 100)]
     found = dpaudit.from_counts(*counts, claim=CLAIM, confidence=confidence)
     assert AuditResult.from_json(found.to_json()) == found
     included = np.arange(100) % 2 == 0
