@@ -1,12 +1,14 @@
 """Paper 000's experiment: what is made again of one data set, and the paper's numbers beside it."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
 
 from dpaudit._validate import InputError
 from dpaudit.report.rows import read_rows, write_rows
-from experiments.paper000 import page, run
+from experiments import overview, pages
+from experiments.paper000 import claims, page, run
 from experiments.paper000.published import EPSILONS, QUOTED, TABLE_1
 from experiments.paper000.run import AUDITED, main, published, stands
 
@@ -112,3 +114,45 @@ def test_a_promise_has_draws_of_its_own_where_no_other_has_its_seed():
     assert page.own_draws(copies()).holds
     assert not page.own_draws(copies(seed=0)).holds
     assert not page.own_draws(copies() + compared(EXACT, "benign", 1.0, seed=2)).holds
+
+
+@pytest.fixture
+def rows():
+    return copy.deepcopy(pages.rows_of("paper000"))
+
+
+def test_a_claim_that_another_l_could_keep_is_open_and_fails_where_none_does(rows):
+    assert claims.flipped(rows).holds is None
+    for row in pages.select(rows, "sweep_accuracy_percent", craft="gradient_flip"):
+        row["ours"] = min(row["ours"], 90.0)
+    assert claims.flipped(rows).holds is False
+    (row,) = pages.select(rows, "epsilon_hat", dataset="mnist", craft="gradient_flip", epsilon=4.0)
+    row |= {"ours_low": 3.9, "ours_high": 4.1}
+    assert claims.flipped(rows).holds is True
+
+
+def test_pairs_that_epsilon_tells_apart_and_right_guesses_do_not_leave_a_claim_open(rows):
+    assert claims.hard_to_tell(rows).holds is None
+    for row in claims.at_promise(rows, "accuracy_percent", *claims.HARD):
+        row |= {"ours_low": 90.0, "ours_high": 91.0}
+    assert claims.hard_to_tell(rows).holds is False
+    for quantity in ("accuracy_percent", "epsilon_hat"):
+        for row in claims.at_promise(rows, quantity, *claims.HARD):
+            row |= {"ours_low": 0.1, "ours_high": 0.2}
+    assert claims.hard_to_tell(rows).holds is True
+
+
+def test_hours_are_of_all_runs_of_a_setting(rows):
+    own = pages.select(rows, "epsilon_hat", dataset="cifar10_exact_subset", craft="benign")
+    assert len({row["seed"] for row in own}) == 4
+    for row in own:
+        row["seconds"] = 3600.0
+    (line,) = (line for line in page.optimal(rows).splitlines() if line.startswith("| cifar10_exact_subset, benign |"))
+    assert line.endswith("| 4.00 |")
+
+
+def test_claims_of_ours_are_not_counted_as_the_papers():
+    every = [claim for folder in pages.FOLDERS[:5] for claim in overview.claims_of(folder)]
+    ours = [claim for claim in every if "(our " in claim.says]
+    assert len(ours) == 2
+    assert overview.counted([]).values["claims"] == len(every) - len(ours)
