@@ -110,12 +110,10 @@ def gaussian(aside: int, *, delta: float, confidence: float) -> Alternative:
     _validate.open_unit(delta=delta)
     _validate.at_least(1, aside=aside)
 
-    def rates(epsilon: float) -> Rates:
-        half = float(gdp.mu_from_epsilon(epsilon, delta)) / 2
-        fpr, fnr = 1 - ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)  # of a score, in each world
-        return _chosen(fpr, fnr, aside, delta=delta, confidence=confidence, averaged=True)
-
-    return Alternative(rates, GAUSSIAN)
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    return Alternative(
+        lambda epsilon: _normal(float(gdp.mu_from_epsilon(epsilon, delta)), aside, **settings), GAUSSIAN
+    )
 
 
 def spread(aside: int, *, mu: float, epsilon: float, delta: float, confidence: float) -> Alternative:
@@ -134,12 +132,14 @@ def spread(aside: int, *, mu: float, epsilon: float, delta: float, confidence: f
     """
     _validate.at_least(1, aside=aside)
 
-    def rates(true: float) -> Rates:
-        half = mu * true / epsilon / 2
-        fpr, fnr = 1 - ndtr(THRESHOLDS + half), ndtr(THRESHOLDS - half)
-        return _chosen(fpr, fnr, aside, delta=delta, confidence=confidence, averaged=True)
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    return Alternative(lambda true: _normal(mu * true / epsilon, aside, **settings), SPREAD)
 
-    return Alternative(rates, SPREAD)
+
+def _normal(mu: float, aside: int, **settings: Any) -> Rates:
+    """Returns the rates of thresholds that trials set aside would choose for normal scores this far apart."""
+    fpr, fnr = 1 - ndtr(THRESHOLDS + mu / 2), ndtr(THRESHOLDS - mu / 2)  # of a score, in each world
+    return _chosen(fpr, fnr, aside, **settings, averaged=True)
 
 
 def laplace(aside: int, *, delta: float, confidence: float) -> Alternative:
