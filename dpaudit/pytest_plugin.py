@@ -87,6 +87,8 @@ def _audited(
             raise _validate.expected("mark.dpaudit", f"{', '.join(OPTIONS)} by name", unknown)
         settled = LENGTH if LENGTH & settings.keys() else ()
         settings = {name: value for name, value in marker.kwargs.items() if name not in settled} | settings
+    if "key" in more:
+        raise _validate.expected("key", "none, which comes from the test's name", more["key"])
     claim = getattr(what[0], "claim", None) if claim is None else claim
     if claim is None:
         raise _validate.expected("claim", "the promise that the test is about", claim)

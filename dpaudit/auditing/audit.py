@@ -19,11 +19,12 @@ from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import checked, distinguish
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.conclude import suitable
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.finish import CHOOSING_SHARE, finished
+from dpaudit.auditing.finish import finished
 from dpaudit.auditing.foresight import checked_reading, mechanism_like, play_alternative
 from dpaudit.auditing.host import prepare
 from dpaudit.auditing.host.mechanism import HostMechanism
@@ -36,6 +37,7 @@ CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and exp
 # claim has a delta or is a curve, the rule is first chosen after a few pairs, or after twice the portfolio's pilot:
 FIRST_CHOICE, EARLY_PILOT = 64, 128
 AGAIN = 4  # and again after each fourfold increase
+ASIDE_MOST = 1 << 17  # pairs set aside; more would take memory, and longer, and not improve the choice
 CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which determines no rate to estimate
 
 
@@ -102,13 +104,7 @@ def audit(
     worse = None if alternative is None else mechanism_like(alternative, mechanism, x0, on_host=on_host)
     if worse is not None and claim is None:
         raise _validate.expected("alternative", "None where no claim could be violated", alternative)
-    aside = min(half // CHOOSING_SHARE, prepare.ASIDE_MOST) if on_host else half // CHOOSING_SHARE
-    if until is not None and _is_curve(claim):
-        aside = min(aside, CURVE_PAIRS)
-    elif until is not None and claim is not None:
-        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
-        least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
-        aside = int(min(aside, least if distinguisher is not None else 2 * least))
+    aside = pairs_aside(half, claim, named=distinguisher is not None, stops=until is not None, on_host=on_host)
     in_stages = until is not None and claim is not None and (claim.is_curve or claim.delta > 0)
     first = min(aside, 2 * EARLY_PILOT) if in_stages else aside
     pilot = pilot_pairs(mechanism, x0, first) if distinguisher is None and not on_host else 0
@@ -160,6 +156,28 @@ def audit(
         return dataclasses.replace(result, reproducible=reproducible, low_bits=low_bits)
 
 
+def pairs_aside(half: int, claim: Claim | None, *, named: bool, stops: bool, on_host: bool = False) -> int:
+    """Returns how many pairs an audit sets aside to choose its rule.
+
+    Args:
+      half: pairs that may be played.
+      claim: of the audit.
+      named: whether one attack is named, whose scores are few.
+      stops: whether the audit may stop before all trials are played.
+      on_host: whether functions on the host are played.
+    """
+    aside = half // CHOOSING_SHARE
+    if on_host or not named:
+        aside = min(aside, ASIDE_MOST)
+    if stops and _is_curve(claim):
+        return min(aside, CURVE_PAIRS)
+    if stops and claim is not None:
+        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
+        least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
+        return int(min(aside, least if named else 2 * least))
+    return aside
+
+
 def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[str, Any]) -> Checkpoint | None:
     return checkpoint_of(checkpoint, whole.one, whole.traced, whole.trials, matters, mesh=whole.mesh)
 
@@ -172,7 +190,7 @@ def fitting(
     Raises:
       InputError: one that does not fit.
     """
-    if until is not None and not callable(until):
+    if until is not None and (not callable(until) or until in (sequential.violation, sequential.width)):
         raise _validate.expected("until", "a rule such as sequential.violation(), or None", until)
     if estimator is None:
         return estimators.clopper_pearson if until is None else estimators.betting_bounds

@@ -19,7 +19,7 @@ from dpaudit._engine.game import Game
 from dpaudit.auditing import tally
 from dpaudit.auditing.attacks import choose
 from dpaudit.auditing.attacks.portfolio import Family, Portfolio
-from dpaudit.auditing.bounds import alternative, betting
+from dpaudit.auditing.bounds import betting, normality
 from dpaudit.auditing.bounds.sequential import Watch, next_stage, update
 from dpaudit.auditing.ranks import bar as bar_of
 from dpaudit.auditing.ranks import rank
@@ -321,6 +321,6 @@ def looks(
         bars=bars,
         beside=np.zeros((len(bars), 2), np.int64),
         chosen=early.shape[1],
-        normal=alternative.looks_normal(own),
+        normal=normality.looks_normal(own),
     )
     return (account if watch.stages > 1 else account._replace(early=early[:, :0])), watch

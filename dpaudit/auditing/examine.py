@@ -16,6 +16,7 @@ from dpaudit.auditing.bounds import alternative
 from dpaudit.auditing.bounds.estimate import clopper_pearson
 from dpaudit.auditing.domain import Domain, Pair
 from dpaudit.auditing.domain import checked as checked_domain
+from dpaudit.auditing.foresight import worse_than
 from dpaudit.auditing.lint import probe
 from dpaudit.auditing.lint.inspect import ORDERS, Finding, inspect
 from dpaudit.auditing.result import AuditResult
@@ -105,17 +106,14 @@ class Examination(NamedTuple):
         result = self.result
         if result.claim is None or result.claim.is_curve:
             return []
+        aside = result.trials // 2 - result.negatives
         settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
-        worse = alternative.event(result.fpr, result.fnr, delta=result.delta)
-        return [
-            {
-                "trials": times * result.trials,
-                "detectable": alternative.detectable(
-                    worse, result.claim.epsilon, times * result.negatives, times * result.positives, **settings
-                ),
-            }
-            for times in (10, 100)
-        ]
+        found = []
+        for times in (10, 100):
+            worse, counted = worse_than(result, times * aside), (times * result.negatives, times * result.positives)
+            detectable = alternative.detectable(worse, result.claim.epsilon, *counted, **settings)
+            found.append({"trials": times * result.trials, "detectable": detectable})
+        return found
 
 
 def examine(

@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
 from dpaudit.auditing.attacks.portfolio import Family
-from dpaudit.auditing.bounds import sequential
+from dpaudit.auditing.bounds import normality, sequential
 from dpaudit.auditing.conclude import from_band, from_counts, one_answer
 from dpaudit.auditing.count import Account
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import Expected, with_foresight, with_reading
 from dpaudit.auditing.result import AuditResult
-
-CHOOSING_SHARE = 4  # one trial in four is set aside to choose a threshold
 
 
 def finished(
@@ -59,6 +58,7 @@ def finished(
     if keep_scores:
         scores = [np.where(np.isnan(kept), np.inf, kept) for kept in account.kept]
         scores = scores if rule.above else [-own for own in scores]
+        account = account._replace(normal=normality.looks_normal(np.stack([own[:pairs] for own in scores])))
         result = from_band(scores, method=method, estimator=estimator, trials=sum(trials), **promise)
         if not rule.above:  # world 1 where -score > t: not score > the number below -t
             assert result.threshold is not None
@@ -94,7 +94,7 @@ def finished(
 def _blind(account: Account, *, of_rule: bool) -> str | None:
     """Says why the attack shows nothing, or None if it shows something. Without ``of_rule``, scores that vary are
     enough."""
-    if not of_rule and (account.low != account.high).any():
+    if not of_rule and ((account.low != account.high).any() or account.low[0] != account.low[1]):
         return None
     same = one_answer(*account.errors)
     if same and (account.low == account.high).all() and account.low[0] == account.low[1]:

@@ -14,27 +14,30 @@ import numpy as np
 
 from dpaudit import _validate
 from dpaudit._engine.game import Game, of_trials
+from dpaudit.auditing import shown
 from dpaudit.auditing.attacks import choose
-from dpaudit.auditing.bounds import alternative, curve, gdp, plan, sequential
+from dpaudit.auditing.bounds import alternative, curve, gdp, normality, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative, Refuted
 from dpaudit.auditing.bounds.certified import RateBounds
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.result import AuditResult
+from dpaudit.auditing.result import AuditResult, Band
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PLAYED = 10_000  # pairs of an alternative, at most: a rate of 0.01 is then known to a tenth
 FEW = 10_000  # pairs set aside, up to which the threshold depends on chance
+TWICE = 2.01  # times the claim from which on a detectable loss counts as more than twice the claim
 READINGS = ("gaussian",)
 MOST_TRIALS = 1 << 31
 
 
 class Expected(NamedTuple):
-    """Error rates that were seen of one rule, [1] each, and whether the scores pass for normal."""
+    """Error rates that were seen of one rule, [1] each, and how far apart the scores are in standard deviations, if
+    they are normal."""
 
     fpr: np.ndarray
     fnr: np.ndarray
-    normal: bool
+    apart: float | None
 
 
 def mechanism_like(given: Any, mechanism: Mechanism, x0: Any, *, on_host: bool) -> Mechanism:
@@ -92,7 +95,7 @@ def play_alternative(
         above = (scores > threshold).mean(1)
         rule, rest = choose.Rule(threshold, bool(above[1] >= above[0])), scores
     fpr, fnr = (np.array([count / rest.shape[1]]) for count in errors(rest, *rule))
-    return Expected(fpr, fnr, alternative.looks_normal(scores))
+    return Expected(fpr, fnr, None if threshold is not None else normality.normal_apart(scores))
 
 
 def with_foresight(
@@ -120,28 +123,31 @@ def with_foresight(
     refuted = _refuted(estimator, watch, claim, result, pairs)
     power = None
     if expected is not None:
-        fixed = Alternative(lambda _: (expected.fpr, expected.fnr), "the alternative")
+        if expected.apart is not None and aside > 0 and not claim.is_curve:  # rare events, if they are few, say little
+            fixed = alternative.normal(aside, mu=expected.apart, **settings)
+        else:
+            fixed = Alternative(lambda _: (expected.fpr, expected.fnr), "the alternative")
         refuting = refuted
         if watch.bets.size and claim.is_curve:
             refuting = sequential.against_curve(watch, float(expected.fpr[0]), float(expected.fnr[0]), pairs)
         power = alternative.power(fixed, 0.0, claim.epsilon, pairs, pairs, **settings, refuted=refuting)
     if claim.is_curve:
         return missed(dataclasses.replace(result, power=power))
-    if expected is None:
-        worse = (noise_like(result, aside) if aside <= FEW or result.normal else None) or alternative.event(
-            result.fpr, result.fnr, delta=result.delta, trials=result.negatives
-        )
-    elif expected.normal and result.delta > 0 and aside > 0:
-        worse = alternative.gaussian(aside, **settings)
-    else:
-        rates = float(expected.fpr[0]), float(expected.fnr[0])
-        worse = alternative.event(*rates, delta=result.delta, trials=min(pairs, PLAYED) / 2)
+    rates = None
+    if expected is not None:
+        rates = float(expected.fpr[0]), float(expected.fnr[0]), min(pairs, PLAYED) / 2
+    worse = worse_than(result, aside if estimator.simultaneous is None else pairs, rates)
     detectable = alternative.detectable(worse, claim.epsilon, pairs, pairs, **settings, refuted=refuted)
     reason = result.reason
-    if reason is None and result.epsilon_lower <= claim.epsilon and detectable > 2 * claim.epsilon:
+    if (
+        expected is None
+        and reason is None
+        and result.epsilon_lower <= claim.epsilon
+        and detectable > TWICE * claim.epsilon
+    ):
         reason = (
             f"with this many trials, a loss of twice the claim is found with probability below 0.8 by {worse.name}: "
-            f"that takes an ε of {detectable:.3g}"
+            f"that takes an ε of {shown.beside(detectable, 2 * claim.epsilon)}"
         )
         if worse.name == alternative.GAUSSIAN:
             reason += f"; {_takes(claim, result, aside + pairs)}"
@@ -156,34 +162,67 @@ def missed(result: AuditResult) -> AuditResult:
     return dataclasses.replace(result, reason=f"{told}, below {plan.POWER:g}")
 
 
+def worse_than(result: AuditResult, aside: int, rates: tuple[float, float, float] | None = None) -> Alternative:
+    """Returns mechanisms that lose more than the audited one, by which ``detectable`` is computed.
+
+    Args:
+      result: of an audit.
+      aside: pairs on which a rule is chosen.
+      rates: FPR, FNR and the trials of each, of a rule that is extrapolated if nothing is known of the noise; None
+        for the result's own.
+    """
+    known = noise_like(result, aside) if aside <= FEW or result.normal or sees_a_part(result) else None
+    fpr, fnr, trials = rates or (result.fpr, result.fnr, result.negatives)
+    return known or alternative.event(fpr, fnr, delta=result.delta, trials=trials)
+
+
 def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     """Returns the mechanisms that have less of the noise which the scores show, Gaussian or Laplace; None for others.
 
     Normal scores at a delta of 0 do not show a finite epsilon. Where the rule attains less than half of the claim they
     are the sum of many small losses (:func:`alternative.spread`), of which the mechanism is taken to lose the claim.
+    At a larger delta, an attack that attains less than half of the claim misses rare events, as of Gaussian noise,
+    unless its score has few values or is that of Laplace noise.
 
     Args:
       result: of an audit.
       aside: pairs on which a rule is chosen.
     """
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
-    if aside > 0 and result.normal and result.delta > 0:
+    if aside == 0:
+        return None
+    if result.normal and result.delta > 0:
         return alternative.gaussian(aside, **settings)
-    seen, claim = result.band, result.claim
-    if aside > 0 and result.normal and sees_a_part(result):
+    seen, claim, part = result.band, result.claim, sees_a_part(result)
+    if result.normal and part:
         return spread_like(result, aside)
     shows = claim is not None and result.epsilon_lower >= claim.epsilon / 2  # fewer fit many laws
-    if aside > 0 and seen is not None and shows:
-        rates = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
-        if alternative.looks_laplace(**rates, shown=result.epsilon_hat, delta=result.delta):
+    if seen is not None and shows:
+        bounds = {"fpr": (seen.fpr_low, seen.fpr_high), "fnr": (seen.fnr_low, seen.fnr_high)}
+        if alternative.looks_laplace(**bounds, shown=result.epsilon_hat, delta=result.delta):
             return alternative.laplace(aside, **settings)
+    if seen is not None and part and result.delta > 0 and len(np.unique(seen.fpr)) >= alternative.DISTINCT:
+        return alternative.gaussian(aside, **settings)
     return None
 
 
 def sees_a_part(result: AuditResult) -> bool:
     """Tells whether the attack attains less than half of the claimed epsilon, with the confidence of the result."""
     claim = result.claim
-    return claim is not None and not claim.is_curve and 2 * result.epsilon_upper < claim.epsilon
+    return claim is not None and not claim.is_curve and 2 * most_attained(result) < claim.epsilon
+
+
+def most_attained(result: AuditResult) -> float:
+    """Returns the upper bound on what the attack attains; of a band, whose best threshold may be any, that of its most
+    accurate one."""
+    if np.isfinite(result.epsilon_upper) or result.band is None:
+        return result.epsilon_upper
+    best = _most_accurate(result.band)
+    return float(epsilon_from_rates(result.band.fpr_low[best], result.band.fnr_low[best], result.delta))
+
+
+def _most_accurate(band: Band) -> int:
+    return int(np.argmin(np.add(band.fpr, band.fnr)))
 
 
 def spread_like(result: AuditResult, aside: int) -> Alternative:
@@ -191,7 +230,7 @@ def spread_like(result: AuditResult, aside: int) -> Alternative:
     assert result.claim is not None
     rates = result.fpr, result.fnr
     if result.band is not None:
-        best = int(np.argmin(np.add(result.band.fpr, result.band.fnr)))
+        best = _most_accurate(result.band)
         rates = result.band.fpr[best], result.band.fnr[best]
     mu = max(float(gdp.mu_from_rates(*rates)), 1e-9)
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
@@ -201,19 +240,27 @@ def spread_like(result: AuditResult, aside: int) -> Alternative:
 def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
     """Says how many trials it takes to show twice the claim, if noise is Gaussian and the claim one (epsilon,
     delta)."""
-    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
-    trials, share = 20 * pairs, 4
-    while trials <= MOST_TRIALS:
-        aside, counted = trials // (2 * share), trials // 2 - trials // (2 * share)
-        worse = alternative.gaussian(aside, **settings)
-        if alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings) >= 0.8:
-            break
-        trials *= 10
+    least, trials = 2 * pairs, 4 * pairs
+    while trials <= MOST_TRIALS and _finds(claim, result, trials) < plan.POWER:
+        least, trials = trials, 2 * trials
+    while trials <= MOST_TRIALS and trials > 1.1 * least:
+        middle = int(np.sqrt(least * trials))
+        least, trials = (middle, trials) if _finds(claim, result, middle) < plan.POWER else (least, middle)
+    trials = int(-(-trials // 10 ** (len(str(trials)) - 2)) * 10 ** (len(str(trials)) - 2))  # two digits
     enough = f"about {trials:,} trials would" if trials <= MOST_TRIALS else "no feasible number of trials would"
     return (
         f"with δ = {claim.delta:g} alone {enough} show a fault of Gaussian noise; the curve that was accounted for "
         "(dpaudit.Claim.gaussian, .renyi, .pld) shows it far sooner"
     )
+
+
+def _finds(claim: Claim, result: AuditResult, trials: int) -> float:
+    """Returns the probability that so many trials show Gaussian noise that loses twice the claim."""
+    settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
+    aside = trials // (2 * choose.CHOOSING_SHARE)
+    counted = trials // 2 - aside
+    worse = alternative.gaussian(aside, **settings)
+    return alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings)
 
 
 def _refuted(
@@ -246,7 +293,7 @@ def with_reading(
     if reading is None:
         return result
     if wrong is None and result.band is not None:
-        band, best = result.band, int(np.argmin(np.add(result.band.fpr, result.band.fnr)))
+        band, best = result.band, _most_accurate(result.band)
         ends = (band.fpr, band.fnr), (band.fpr_high, band.fnr_high), (band.fpr_low, band.fnr_low)
         rates = [(fpr[best], fnr[best]) for fpr, fnr in ends]
     else:

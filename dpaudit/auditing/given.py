@@ -15,13 +15,14 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit.auditing import estimators, read
 from dpaudit.auditing.attacks import scoring
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
 from dpaudit.auditing.attacks.portfolio import PILOT_BYTES, PILOT_LEAST, PILOT_MOST, Family, family
 from dpaudit.auditing.audit import fitting
 from dpaudit.auditing.bounds import one_run as guesses
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.count import Account, fresh, looks
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.finish import CHOOSING_SHARE, finished
+from dpaudit.auditing.finish import finished
 from dpaudit.auditing.foresight import checked_reading
 from dpaudit.auditing.ranks import rank
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta

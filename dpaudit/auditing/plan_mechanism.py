@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from dpaudit import _validate
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
 from dpaudit.auditing.attacks.distinguish import Distinguisher
-from dpaudit.auditing.audit import CHOOSING_SHARE, audit
+from dpaudit.auditing.audit import audit, pairs_aside
 from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative
 from dpaudit.auditing.bounds.betting import outcomes
@@ -70,8 +71,8 @@ def plan_mechanism(
     settings: dict[str, Any] = {"delta": claim.delta, "confidence": confidence}
     part = sees_a_part(pilot)
 
-    def family(pairs: int) -> Alternative:
-        aside = max(1, pairs // (CHOOSING_SHARE - 1))
+    def family(pairs: int, aside: int | None = None) -> Alternative:
+        aside = max(1, pairs // (CHOOSING_SHARE - 1) if aside is None else aside)
         if pilot.band is None:  # a threshold fixed in advance
             rule = alternative.event(pilot.fpr, pilot.fnr, delta=claim.delta, trials=pilot.negatives)
             share = pilot.epsilon_hat / claim.epsilon if part else 1.0
@@ -89,12 +90,14 @@ def plan_mechanism(
         attained = f", of whose {claim.epsilon:g} a pilot attains {pilot.epsilon_hat:.2g} (worse= names another)"
         raise _validate.expected("true_epsilon", f"one that 2^31 trials can show of this mechanism{attained}", true)
     counted = fixed if trials is None else max(1, _validate.at_least(2, trials=trials) // 2 * 3 // 4)
-    stops = _stops(family(fixed).rates(true), claim, confidence, longest=4 * fixed)
+    most = plan.LARGEST if trials is None else max(1, trials // 2)
+    aside = pairs_aside(most, claim, named=distinguisher is not None, stops=True)
+    stops = aside + _stops(family(fixed, aside).rates(true), claim, confidence, longest=min(8 * fixed + aside, most))
     return plain._replace(
         least=_with_aside(plain.least // 2),
         fixed=_with_aside(fixed),
-        sequential_median=_with_aside(float(np.quantile(stops, 0.5, method="higher"))),
-        sequential_most=_with_aside(float(np.quantile(stops, plan.POWER, method="higher"))),
+        sequential_median=2 * float(np.quantile(stops, 0.5, method="higher")),
+        sequential_most=2 * float(np.quantile(stops, plan.POWER, method="higher")),
         trials=_with_aside(counted),
         honest_lower=_expected_lower(family(counted).rates(claim.epsilon), counted, **settings),
         ceiling=plan.ceiling(counted, counted, **settings),

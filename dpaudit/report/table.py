@@ -261,7 +261,7 @@ _LIMITS = (
     "Few mechanisms allow one, and Gaussian noise does not: name yours, FILE:NAME, for a plan that is made for it. "
     "Choosing a threshold takes a third more trials when their number is fixed."
 )
-_ASIDE = "A quarter of the trials is set aside to choose a threshold, and included."
+_ASIDE = "Trials set aside to choose a threshold are included: a quarter of a fixed number, fewer with early stopping."
 
 
 def plan_table(plan: Plan, rate_of: str) -> Table:

@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit import _validate
 from dpaudit.auditing.attacks.choose import choose_rule
-from dpaudit.auditing.bounds import alternative, gdp, plan
+from dpaudit.auditing.bounds import alternative, gdp, normality, plan
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 
 AUDITS = 200
@@ -59,7 +59,7 @@ def test_four_fifths_of_the_audits_see_what_is_called_detectable(draw, delta):
     n, aside = 15_000, 5_000
     settings = {"delta": delta, "confidence": 0.95}
     pilot = draw(np.random.default_rng(3), 1.0, aside)
-    if alternative.looks_normal(pilot):
+    if normality.looks_normal(pilot):
         family = alternative.gaussian(aside, **settings)
     else:
         rule = choose_rule(pilot, delta=delta, confidence=0.95)
@@ -119,11 +119,11 @@ def test_power_is_the_share_of_audits_above_the_claim(n0, n1, fpr, fnr):
 
 def test_normal_scores_are_told_from_others():
     draws = np.random.default_rng(2)
-    passed = [alternative.looks_normal(draws.normal(size=(2, 2000))) for _ in range(40)]
+    passed = [normality.looks_normal(draws.normal(size=(2, 2000))) for _ in range(40)]
     assert all(passed)
-    assert not alternative.looks_normal(laplace(draws, 1.0, 2000))
-    assert not alternative.looks_normal(bits(draws, 1.0, 2000))
-    assert not alternative.looks_normal(np.zeros((2, 50)))
+    assert not normality.looks_normal(laplace(draws, 1.0, 2000))
+    assert not normality.looks_normal(bits(draws, 1.0, 2000))
+    assert not normality.looks_normal(np.zeros((2, 50)))
 
 
 def test_values_out_of_range_are_refused():
@@ -137,6 +137,6 @@ def test_scores_that_are_not_finite_are_not_normal():
     """And no word of NumPy's about infinity less infinity: warnings are errors here."""
     scores = np.random.default_rng(0).normal(size=(2, 500))
     with np.errstate(all="raise"):
-        assert alternative.looks_normal(scores)
+        assert normality.looks_normal(scores)
         for strange in (np.inf, -np.inf, np.nan):
-            assert not alternative.looks_normal(np.where(np.arange(500) == 3, strange, scores))
+            assert not normality.looks_normal(np.where(np.arange(500) == 3, strange, scores))

@@ -12,9 +12,9 @@ from scipy.special import ndtr, ndtri
 import dpaudit
 from dpaudit import AuditResult, Claim, Mechanism, _validate, distinguish, estimators, play
 from dpaudit._engine import game
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
 from dpaudit.auditing.bounds import alternative, certified, sequential
 from dpaudit.auditing.conclude import from_counts
-from dpaudit.auditing.finish import CHOOSING_SHARE
 from dpaudit.auditing.foresight import noise_like
 from tests.interrupting import Killed, killed_at
 

@@ -71,7 +71,7 @@ def test_power_of_a_fixed_threshold_gives_each_event_half_of_the_error(claim, ra
     n, drawn = 5_000, 600
     wrong, missed = (np.random.default_rng(seed).binomial(n, rate, drawn) for seed, rate in enumerate(rates))
     result = dpaudit.from_counts(int(wrong[0]), int(missed[0]), n, n, claim=claim, both_events=True)
-    seen = Expected(np.array(rates[:1]), np.array(rates[1:]), normal=False)
+    seen = Expected(np.array(rates[:1]), np.array(rates[1:]), apart=None)
     settings: dict[str, Any] = {"aside": 0, "pairs": n, "estimator": estimators.clopper_pearson, "expected": seen}
     both, one = (
         with_foresight(result, claim, watch=sequential.start(claim, both_events=events), **settings)

@@ -12,10 +12,14 @@ from dpaudit.auditing.bounds import certified, curve, threshold
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors, upper_bound
 from dpaudit.mechanisms.claim import Claim
 
+CHOOSING_SHARE = 4  # one trial in four is set aside to choose a rule
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 CLOSE = 0.01  # relative difference of bounds that counts as a tie
 GRID = 15  # thresholds by which the whole curve is drawn
 STRICT = threshold.STRICT
+WORTH = 3.0  # standard errors above a claim from which on its p-values are computed
+LUCKY = 0.1  # error of the bounds on its rates by which a rule is judged that refutes a claim
+SURE = np.log(2000)  # evidence of the best of all thresholds from which on it is not by chance
 
 
 class Rule(NamedTuple):
@@ -32,8 +36,8 @@ class Seen(NamedTuple):
       rule: the best one for it.
       bound: the epsilon that its rates show at the strict level, in nats; 0 where nothing is certain.
       accuracy: of the rule.
-      evidence: against a promise that is a curve, -ln p; 0 where it shows nothing, and for other promises: then the
-        bound decides.
+      evidence: against a promise, -ln p; 0 where it shows nothing: then the bound decides. Infinite where the bound
+        is above the epsilon of a promise that is no curve.
       apart: standard errors between both worlds' rates of the event (:func:`apart`), which decide where no bound does.
     """
 
@@ -59,7 +63,9 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
 
     Args:
       scores, delta, confidence: as for :func:`choose_rule`.
-      claim: if it is a curve, the rule that refutes it most strongly is chosen, not the one with the largest bound.
+      claim: if it is a curve, the rule that refutes it most strongly is chosen, not the one with the largest bound;
+        so it is where (epsilon, delta) are refuted without a bound above epsilon, as by a rare event that has no
+        counterpart in the other world.
     """
     scores = np.asarray(scores, np.float64)
     if claim is not None and claim.is_curve:
@@ -78,7 +84,35 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
     rule, (bound, accuracy, gap) = best_of(averaged=False)
     if distinct >= n:  # of 2 n: few repeat; attacks are compared by the same bound as if many did
         rule, (_, accuracy, gap) = best_of(averaged=True)
+    if claim is not None and bound > claim.epsilon:
+        return Seen(rule, bound, accuracy, np.inf, gap)
+    if claim is not None and _excess(above0, above1, n, claim) > WORTH:
+        refuting = _look_at_curve(scores, claim, **settings)
+        if refuting.evidence > SURE and _pays(errors(scores, *refuting.rule), n, claim, confidence):
+            return refuting._replace(bound=max(bound, refuting.bound))
     return Seen(rule, bound, accuracy, apart=gap)
+
+
+def _pays(wrong: tuple[int, int], n: int, claim: Claim, confidence: float) -> bool:
+    """Tells whether a rule with so many errors would refute the claim on the trials to come, even if it is among the
+    luckiest in ten."""
+    more = (CHOOSING_SHARE - 1) * n
+    rates = (
+        upper_bound(np.ceil(more * upper_bound(count, n, alpha=LUCKY)), more, alpha=(1 - confidence) / 2)
+        for count in wrong
+    )
+    return bool(epsilon_from_rates(*rates, claim.delta) > claim.epsilon)
+
+
+def _excess(above0: np.ndarray, above1: np.ndarray, n: int, claim: Claim) -> float:
+    """Returns by how many standard errors, at most, an event is likelier than the claim allows."""
+    with np.errstate(over="ignore"):
+        most = np.exp(min(claim.epsilon, 300.0))
+        events = ((above1, above0), (n - above0, n - above1), (above0, above1), (n - above1, n - above0))
+        return max(
+            float(((own - most * other - n * claim.delta) / np.sqrt(own + most**2 * (other + 1))).max())
+            for own, other in events
+        )
 
 
 def _look_at_curve(scores: np.ndarray, claim: Claim, *, delta: float, confidence: float) -> Seen:
@@ -172,7 +206,7 @@ def best(seen: Sequence[Seen]) -> list[int]:
     The earliest score within ``CLOSE`` of the best one comes first, since simple scores are listed first.
     """
     order = sorted(range(len(seen)), key=lambda i: (-seen[i].evidence, -seen[i].bound, -seen[i].apart, i))
-    shown = [one.evidence if seen[order[0]].evidence > 0 else one.bound for one in seen]
+    shown = [one.evidence if 0 < seen[order[0]].evidence < np.inf else one.bound for one in seen]
     enough = (1 - CLOSE) * shown[order[0]]
     first = min(i for i in order if shown[i] >= enough) if enough > 0 else order[0]
     return [first, *(i for i in order if i != first)]

@@ -24,9 +24,6 @@ NODES = 24  # equally likely counts of false positives
 CHOICES = 24  # simulated choices of a threshold
 BETWEEN = 10  # thresholds for each of which rates were seen
 DISTINCT = 15  # thresholds with rates of their own, from which on a score hardly ever repeats
-NORMAL = (
-    1.3  # of sqrt(n) times the Kolmogorov distance, mean and deviation estimated; 5% of normal scores exceed 0.895
-)
 
 GAUSSIAN = "the best threshold for Gaussian noise"
 SPREAD = "an attack that sees no more of a loss than this one does"
@@ -248,27 +245,19 @@ def _chosen(fpr: np.ndarray, fnr: np.ndarray, aside: int, **settings: Any) -> Ra
     return np.where(above, fpr[best], 1 - fpr[best]), np.where(above, fnr[best], 1 - fnr[best])
 
 
-def looks_normal(scores: np.ndarray) -> bool:
-    """Tells whether the scores of both worlds pass for normal, by a Kolmogorov test with estimated mean and deviation.
+def normal(aside: int, *, mu: float, delta: float, confidence: float) -> Alternative:
+    """Returns one mechanism, of normal scores this far apart, whatever it loses.
 
     Args:
-      scores: [2, n], trials set aside.
+      aside, delta, confidence: as for :func:`gaussian`; delta may be 0.
+      mu: in standard deviations, >= 0.
 
-    One set of normal scores in a hundred thousand or so fails; a thousand Laplace or tied ones do not pass.
-
-    Source: Lilliefors 1967, for the statistic.
+    Raises:
+      InputError: aside below 1.
     """
-    for own in np.sort(np.asarray(scores, np.float64), axis=1):
-        n = len(own)
-        spread = own.std(ddof=1) if n > 1 and np.isfinite(own).all() else 0.0
-        if not np.isfinite(spread) or spread == 0:
-            return False
-        place = ndtr((own - own.mean()) / spread)
-        steps = np.arange(n + 1) / n
-        distance = max((steps[1:] - place).max(), (place - steps[:-1]).max())
-        if distance * np.sqrt(n) > NORMAL:
-            return False
-    return True
+    _validate.at_least(1, aside=aside)
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    return Alternative(lambda _: _normal(mu, aside, **settings), "normal scores")
 
 
 def power(

@@ -162,7 +162,7 @@ def update(watch: Watch, guesses0: Any, guesses1: Any) -> Watch:
     if watch.stopped or not len(guesses0):
         return watch
     counts = watch.counts + betting.outcomes(guesses0, guesses1)
-    stop = np.asarray(watch.until(watch, counts), bool)
+    stop = np.broadcast_to(np.asarray(watch.until(watch, counts), bool), len(counts))
     last = int(np.argmax(stop)) if stop.any() else len(counts) - 1
     return watch._replace(counts=counts[last], stopped=bool(stop[last]))
 

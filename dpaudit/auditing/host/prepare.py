@@ -34,7 +34,6 @@ from dpaudit.auditing.host.worker import one_line
 from dpaudit.mechanisms.claim import Mechanism
 
 PILOT_LEAST = 4  # pairs
-ASIDE_MOST = 1 << 17  # pairs set aside; more would take longer and not improve the choice
 
 
 class Terms(NamedTuple):
