@@ -185,10 +185,12 @@ def test_worlds_whose_scores_never_vary_but_differ_are_no_blind_band():
 
 
 def test_rules_that_stop_are_called_first_and_may_say_one_word():
+    uncalled: Any = sequential.violation
+    one: Any = lambda watch, counts: True  # noqa: E731
     how: dict[str, Any] = {"key": KEY, "trials": 4_000, "claim": Claim(1.0)}
     with pytest.raises(dpaudit.InputError, match=r"^until: expected a rule such as sequential\.violation\(\)"):
-        dpaudit.audit(laplace(1.0), 0.0, 1.0, until=sequential.violation, **how)
-    found = dpaudit.audit(laplace(1.0), 0.0, 1.0, until=lambda watch, counts: True, **how)
+        dpaudit.audit(laplace(1.0), 0.0, 1.0, until=uncalled, **how)
+    found = dpaudit.audit(laplace(1.0), 0.0, 1.0, until=one, **how)
     assert found.trials < 4_000
 
 

@@ -96,12 +96,10 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
 def _pays(wrong: tuple[int, int], n: int, claim: Claim, confidence: float) -> bool:
     """Tells whether a rule with so many errors would refute the claim on the trials to come, even if it is among the
     luckiest in ten."""
-    more = (CHOOSING_SHARE - 1) * n
-    rates = (
-        upper_bound(np.ceil(more * upper_bound(count, n, alpha=LUCKY)), more, alpha=(1 - confidence) / 2)
-        for count in wrong
-    )
-    return bool(epsilon_from_rates(*rates, claim.delta) > claim.epsilon)
+    more, alpha = (CHOOSING_SHARE - 1) * n, (1 - confidence) / 2
+    counts = (np.ceil(more * upper_bound(count, n, alpha=LUCKY)) for count in wrong)
+    fpr, fnr = (upper_bound(count, more, alpha=alpha) for count in counts)
+    return bool(epsilon_from_rates(fpr, fnr, claim.delta) > claim.epsilon)
 
 
 def _excess(above0: np.ndarray, above1: np.ndarray, n: int, claim: Claim) -> float:
