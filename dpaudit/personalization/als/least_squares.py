@@ -73,6 +73,9 @@ def alternating(
 ) -> Protocol:
     """Makes the protocol of alternating minimisation.
 
+    With unobserved items and public features together its item step is an approximation, so that rounds need not lower
+    the objective (:mod:`dpaudit.personalization.als.steps`).
+
     Its state is a :class:`~dpaudit.personalization.als.steps.Model`. Its users are buckets (a tuple of ``Users``) as
     :func:`dpaudit.personalization.als.layout.arranged` makes them.
 

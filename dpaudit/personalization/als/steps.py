@@ -25,6 +25,16 @@ s_w the variance of the ratings times a typical weight, s_b the standard deviati
 prior v_j ~ N(W' x_j, diag(lambda)), x_j the public features of item j, the most likely W and then every v_j have
 closed forms. Computing with released statistics costs no privacy, so the item step is exact.
 
+**Unobserved items.** Where they count, the server takes A_j + a_0 G in place of A_j. Without a public part x_j, and up
+to the weights w_ij and clipping, that minimises the user step's objective over v_j. With one, such as an intercept, it
+is an approximation: in u_i' z_j = u_x' x_j + u_v' v_j the public part of an item that was not rated is no 0, and the
+minimum has, beside b_j,
+
+    -a_0 sum_i (u_x' x_j) u_v = -a_0 (sum_i u_v u_x') x_j,
+
+whose sum over users no device sends: it would be one more statistic in the same mu^2. With it every step lowers the
+objective; without it an item step may raise it. In a trial without noise rankings were no better with it.
+
 Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1 and Section 4 (uniform and tail weights);
 Krichene et al. 2023, arXiv 2302.07975 (adaptive weights, public features); paper 004, "factored models".
 """
