@@ -12,6 +12,7 @@ from experiments.paper004.claims import NEAR
 from experiments.paper004.federated import LEARNING_RATES
 from experiments.paper004.figures import transcript_figure, utility_figure
 from experiments.paper004.methods import delta_for
+from experiments.paper004.page_crossover import FAR_BELOW
 from experiments.paper004.page_crossover import ahead_from as ahead_from
 from experiments.paper004.page_crossover import bring_and_cost as bring_and_cost
 from experiments.paper004.page_crossover import crossover as crossover
@@ -152,7 +153,10 @@ def jester(rows: Rows) -> str:
 def jester_run(rows: Rows) -> Fact:
     at = select(rows, "jester rmse")[0]
     asked = at["setting"]
-    return fact(True, scale=at["scale"], public=asked["public_users"], most=asked["candidates"], delta=asked["delta"])
+    private = _before(" private users", at["scale"])
+    product = private * asked["delta"]
+    told = {"public": asked["public_users"], "most": asked["candidates"], "delta": asked["delta"]}
+    return fact(product > FAR_BELOW, scale=at["scale"], private=private, product=product, **told)
 
 
 def jester_factors(rows: Rows) -> Fact:
@@ -206,8 +210,16 @@ def federated(rows: Rows) -> str:
 
 
 def federated_run(rows: Rows) -> Fact:
-    row = select(rows, "federated accuracy")[0]
-    return fact(True, scale=row["scale"], rates=", ".join(f"{rate:g}" for rate in LEARNING_RATES))
+    found = select(rows, "federated accuracy")
+    ((scale, delta),) = {(row["scale"], row["setting"]["delta"]) for row in found}
+    product = _before(" users", scale) * delta
+    rates = ", ".join(f"{rate:g}" for rate in LEARNING_RATES)
+    return fact(product > FAR_BELOW, scale=scale, delta=delta, product=product, rates=rates)
+
+
+def _before(words: str, scale: str) -> int:
+    """Returns the number before these words of what was run."""
+    return int(scale.partition(words)[0].split()[-1].replace(",", ""))
 
 
 def audited(rows: Rows) -> Fact:

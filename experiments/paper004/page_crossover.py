@@ -8,6 +8,7 @@ from experiments.pages import Fact, Rows, fact, number, only, select, table, val
 
 QUANTITY, BIAS, METHODS = "crossover rmse", "alternating", ("alternating", "gradient steps")
 JESTER, NOWHERE = "Jester", "nowhere"
+FAR_BELOW = 0.1  # delta times the users, from which delta is not far below one over the users
 
 
 class Cell(NamedTuple):
@@ -65,7 +66,10 @@ def crossover_run(rows: Rows) -> Fact:
         ", ".join(f"{n:,}" for n in values(select(found, QUANTITY, data=data), "users"))
         for data in ("made-up users", JESTER)
     )
-    return fact(True, made=made, jokers=jokers, least=min(at["delta"] for at in (row["setting"] for row in found)))
+    each = [row["setting"] for row in found]
+    product = max(at["delta"] * at["users"] for at in each)
+    least = min(at["delta"] for at in each)
+    return fact(FAR_BELOW < product < 1, made=made, jokers=jokers, least=least, product=product)
 
 
 def factors_pay(rows: Rows) -> Fact:
@@ -108,7 +112,10 @@ def methods_compared(rows: Rows) -> Fact:
 
 
 def ahead_from(rows: Rows) -> Fact:
-    """Where both methods' factors beat the biases, alternating minimisation is ahead from some epsilon on."""
+    """Where both methods' factors beat the biases, alternating minimisation is ahead from some epsilon on.
+
+    ``alone`` is where only its own beat them: outside of these it has the lowest error there.
+    """
     told, sound = [], True
     for group in _groups(list(cells(rows))):
         paying = [cell for cell in group if all(cell.best(method) < cell.bias for method in METHODS)]
@@ -119,7 +126,15 @@ def ahead_from(rows: Rows) -> Fact:
             told.append(f"{'only without noise' if first is None else f'from ε = {first:g} on'} with {_who(group[0])}")
         elif ahead:
             told.append(f"nowhere with {_who(group[0])}")
-    return fact(sound and told, told="; ".join(told))
+    groups = [[cell for cell in group if _alone(cell)] for group in _groups(list(cells(rows)))]
+    alone = "; ".join(f"{_where(group)} with {_who(group[0])}" for group in groups if group) or NOWHERE
+    return fact(sound and told, told="; ".join(told), alone=alone)
+
+
+def _alone(cell: Cell) -> bool:
+    """Tells whether the factors of alternating minimisation beat the biases and those of gradient steps do not."""
+    ours, steps = (cell.best(method) < cell.bias for method in METHODS)
+    return ours and not steps
 
 
 def rank_chosen(rows: Rows) -> Fact:
