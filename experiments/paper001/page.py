@@ -9,9 +9,10 @@ from scipy.special import ndtr
 from experiments.pages import Fact, Row, Rows, broken, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper001 import figures
 from experiments.paper001.claims import CLAIMS as CLAIMS
-from experiments.paper001.claims import ends, growths, trials
+from experiments.paper001.claims import COST, ends, growths, trials
 from experiments.paper001.cost import LINKS, RING_BITS, WARM, general_bytes, plain_bytes
 from experiments.paper001.more_claims import MORE_CLAIMS as MORE_CLAIMS
+from experiments.paper001.more_claims import TABLE
 from experiments.paper001.page_real import NONE
 from experiments.paper001.page_real import as_guessing as as_guessing
 from experiments.paper001.page_real import as_printed as as_printed
@@ -19,17 +20,19 @@ from experiments.paper001.page_real import equal_sums as equal_sums
 from experiments.paper001.page_real import flaw as flaw
 from experiments.paper001.page_real import headline_lost as headline_lost
 from experiments.paper001.page_real import loaded as loaded
+from experiments.paper001.page_real import paper_bytes as paper_bytes
 from experiments.paper001.page_real import prior as prior
 from experiments.paper001.page_real import protocol as protocol
 from experiments.paper001.page_real import rounding as rounding
 from experiments.paper001.page_real import table_one as table_one
 from experiments.paper001.page_real import told_thrice as told_thrice
+from experiments.paper001.page_real import truncation as truncation
 from experiments.paper001.page_real import whole_ratios as whole_ratios
 from experiments.paper001.page_service import many_owners as many_owners
 from experiments.paper001.page_service import norm_costs as norm_costs
 from experiments.paper001.page_service import norm_of_noise as norm_of_noise
 from experiments.paper001.page_service import other_sampler as other_sampler
-from experiments.paper001.published import NOISY_GIGABYTES
+from experiments.paper001.published import COSTED, GIGABYTES_BY_EPSILON, NOISY_GIGABYTES
 from experiments.paper001.tasks import DELTA, EPSILONS, OWNERS
 
 FILES = ("spgc*.json",)
@@ -66,7 +69,12 @@ def paper_bits(rows: Rows) -> str:
 
 
 def more_verdicts(rows: Rows) -> str:
-    return verdicts(MORE_CLAIMS, rows)
+    return verdicts((claim for claim in MORE_CLAIMS if claim.command not in (COST, TABLE)), rows)
+
+
+def cost_verdicts(rows: Rows) -> str:
+    """Returns the verdicts on what the text says of hours, for the page of what a training costs."""
+    return verdicts((claim for claim in MORE_CLAIMS if claim.command in (COST, TABLE)), rows)
 
 
 def accuracies(rows: Rows) -> str:
@@ -106,6 +114,36 @@ def by_owners(rows: Rows) -> str:
             found = [only(rows, "accuracy", owners=k, **same) for k in (OWNERS, 10, 100)]
             lines.append([f"{at['data']}, {scheme}", f"{at['epsilon']:g}", *(ranged(of, 1) for of in found)])
     return table(["data, scheme", "ε", f"k = {OWNERS}", "k = 10", "k = 100"], lines)
+
+
+def another_training(rows: Rows) -> Fact:
+    """A batch of one record of each of the most owners is larger, so that a training has fewer steps; Cancer's records
+    do not divide among them, and the rest is nobody's.
+
+    Noise in a batch's mean is that in its sum over its records; in the sum it is the same for SPGC and grows as the
+    root of the owners for LDP.
+    """
+    at = {"scheme": "SPGC", "epsilon": EPSILONS[0], "rule": "classical"}
+    few, some, many = (
+        {data: _steps(only(rows, "accuracy", data=data, owners=k, **at)["setting"]) for data in ("Cancer", "Diabetes")}
+        for k in (OWNERS, 10, 100)
+    )
+    told = []
+    for data, (steps, batch, used) in many.items():
+        before, of, all_used = few[data]
+        less = f"{before:,} of {of}, {all_used} in all"
+        told.append(f"{data} takes {steps:,} steps of {batch} records, {used} in all, in place of {less}")
+    holds = few == some and all(many[data][0] < few[data][0] for data in few)
+    holds = holds and many["Cancer"][2] < few["Cancer"][2] and many["Diabetes"][2] == few["Diabetes"][2]
+    narrower, same = (few[data][1] / many[data][1] for data in few)
+    wider = (100 / OWNERS) ** 0.5
+    found = {"spgc": narrower, "ldp": narrower * wider, "root": wider}
+    return fact(holds and narrower == same, most=100, fewest=OWNERS, told="; ".join(told), **found)
+
+
+def _steps(at: dict[str, Any]) -> tuple[int, int, int]:
+    """Returns a training's steps, the records of one, and those of an epoch, which has each record once."""
+    return at["steps"], at["examples"], at["steps"] * at["examples"] // at["epochs"]
 
 
 def falls(rows: Rows) -> Fact:
@@ -187,13 +225,21 @@ def audit_of_rule(rows: Rows) -> str:
 
 
 def rule_breaks(rows: Rows) -> Fact:
-    """Replacing a record breaks the rule at every epsilon, adding one only at the largest."""
+    """Replacing a record breaks the rule at every epsilon, adding one only at the largest, which took more trials."""
     wrong = {row["setting"]["neighbouring"]: [] for row in select(rows, "rule")}
     for row in select(rows, "rule"):
         if row["setting"]["verdict"] == "violation":
             wrong[row["setting"]["neighbouring"]].append(row["setting"]["epsilon"])
+    counted = [(_counted(row), row["setting"]) for row in select(rows, "rule")]
+    (many, hardest), *others = sorted(counted, key=lambda one: -one[0])
+    few = {count for count, _ in others}
     holds = sorted(wrong["replace"]) == list(EPSILONS) and wrong["add_remove"] == [EPSILONS[-1]]
-    return fact(holds, largest=EPSILONS[-1])
+    holds = holds and (hardest["neighbouring"], hardest["epsilon"]) == ("add_remove", EPSILONS[-1])
+    return fact(holds and len(few) == 1, largest=EPSILONS[-1], trials=many, times=many / max(few))
+
+
+def _counted(row: Row) -> int:
+    return int(row["scale"].split()[0].replace(",", ""))
 
 
 def faults(rows: Rows) -> str:
@@ -287,6 +333,8 @@ def table_bytes(rows: Rows) -> str:
         for circuit in ("table", "binomial"):
             own = [select(found, "table_bytes", data=name, circuit=circuit, epsilon=epsilon) for epsilon in epsilons]
             lines.append([f"{name}, {circuit}", *(f"{of[0]['ours']:,.0f}" if of else "–" for of in own)])
+        printed = dict(zip(COSTED, GIGABYTES_BY_EPSILON[name], strict=True))
+        lines.append([f"{name}, the paper's GB", *(f"{printed[epsilon]:,.1f}" for epsilon in epsilons)])
     return table(["data, noise", *(f"ε = {epsilon:g}" for epsilon in epsilons)], lines)
 
 

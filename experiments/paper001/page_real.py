@@ -1,10 +1,12 @@
 """Makes the page's tables and facts of trainings through the real protocol, of Table 1, and of what is as printed."""
 
+from itertools import pairwise
+
 from experiments.pages import Fact, Row, Rows, apart, fact, number, only, ranged, select, table, values
 from experiments.paper001.claims import trials
-from experiments.paper001.more_claims import SMALLEST, ratio_of_totals
-from experiments.paper001.printed import WITHIN
-from experiments.paper001.published import ACCURACY, CANCER_PRINTED, COSTED, TIMES_LDP
+from experiments.paper001.more_claims import SMALLEST, ratio_of_totals, whole_mnist
+from experiments.paper001.printed import REAL, TRUNCATING, WITHIN
+from experiments.paper001.published import ACCURACY, CANCER_PRINTED, COSTED, GIGABYTES_BY_EPSILON, TIMES_LDP
 from experiments.paper001.tasks import EPSILONS
 
 HOW = {
@@ -38,7 +40,7 @@ def told_thrice(rows: Rows) -> Fact:
 
 
 def as_guessing(rows: Rows) -> Fact:
-    """The paper's lowest accuracies are those of guessing one class."""
+    """The paper's lowest accuracies are near those of guessing one class."""
     cancer, diabetes = (100 - only(rows, "prior", data=data)["ours"] for data in ("Cancer", "Diabetes"))
     at = {"scheme": "SPGC", "rule": "classical", "owners": 3}
     printed = [
@@ -92,8 +94,20 @@ def rounding(rows: Rows) -> str:
     lines = []
     for row in found:
         at = row["setting"]
-        lines.append([at["scheme"], at["arithmetic"], f"{at['steps']:,}", trials(row), ranged(row, 1)])
+        how = {"as printed": "as printed, to nearest"}.get(at["arithmetic"], at["arithmetic"])
+        lines.append([at["scheme"], how, f"{at['steps']:,}", trials(row), ranged(row, 1)])
     return table(["scheme", "arithmetic", "steps", "trials", "accuracy"], lines)
+
+
+def truncation(rows: Rows) -> Fact:
+    """Rounding the owner's sum to the nearest costs nothing; truncating it does in every trial, in both readings, and
+    too few trials leave intervals that reach zero."""
+    plain, nearest, zero, dropped = (whole_mnist(rows, each) for each in (REAL, "as printed", *TRUNCATING))
+    lost = [apart(plain, row, trials(row)) for row in (nearest, zero, dropped)]
+    holds = abs(lost[0][0]) <= lost[0][1] and all(less < error for less, error in lost[1:])
+    holds = holds and max(zero["ours_high"], dropped["ours_high"]) < plain["ours_low"]
+    told = {"zero": lost[1][0], "zero_error": lost[1][1], "dropped": lost[2][0], "dropped_error": lost[2][1]}
+    return fact(holds and trials(zero) == trials(dropped), trials=trials(zero), **told)
 
 
 def flaw(rows: Rows) -> Fact:
@@ -166,6 +180,18 @@ def _hours(rows: Rows, data: str, scheme: str, epsilon: float | None) -> str:
 
 def _small(hours: float) -> str:
     return f"{hours:.2g}" if hours < 0.1 else f"{hours:.2f}"
+
+
+def paper_bytes(rows: Rows) -> Fact:
+    """The paper's bytes grow from the largest epsilon to the smallest, and fall in between."""
+    back = [
+        f"on {data} {less:,.1f} at ε = {small:g} after {more:,.1f} at {large:g}"
+        for data, printed in GIGABYTES_BY_EPSILON.items()
+        for (small, less), (large, more) in pairwise(zip(COSTED, printed, strict=True))
+        if less < more
+    ]
+    rise = all(printed[0] > printed[-1] for printed in GIGABYTES_BY_EPSILON.values())
+    return fact(rise and back, told="; ".join(back))
 
 
 def loaded(rows: Rows) -> Fact:

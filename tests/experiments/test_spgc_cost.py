@@ -5,7 +5,7 @@ import pytest
 from dpaudit.secure.protocol import agreement
 from experiments.common import Rows
 from experiments.paper001 import cost as spgc_cost
-from experiments.paper001 import page
+from experiments.paper001 import more_claims, page, page_real, published
 from experiments.paper001.cost import EPSILONS, OWNERS, TRAININGS
 
 
@@ -85,5 +85,55 @@ def test_the_page_tells_of_all_of_them(rows):
     assert "| Cancer: SPGC, IKNP | 182 | 5 (0) | 0.500 [0.250, 0.750] |" in page.trainings(rows)
     assert "| Cancer, d = 182: SPGC, IKNP | 0.500 [0.250, 0.750] | – | – |" in page.links(rows)
     assert "| MNIST, binomial | 5,088 |" in page.table_bytes(rows)
+    assert "| MNIST, the paper's GB | 5,018.8 |" in page.table_bytes(rows)
     found = page.steps_of_paper(rows)
     assert (found.values["plain"], found.values["general"]) == (1_062.125, 1_606.125)
+
+
+def test_what_is_printed_twice_is_the_same():
+    for data, printed in published.GIGABYTES_BY_EPSILON.items():
+        assert (printed[0], printed[-1]) == published.NOISY_GIGABYTES[data]
+        assert printed[more_claims.TYPICAL] == published.GIGABYTES[data][0]
+        assert tuple(hours.training for hours in published.BY_EPSILON[data]) == published.HOURS[data]
+
+
+def test_bytes_that_grow_at_every_step_are_not_said_to_fall_in_between(monkeypatch):
+    assert page_real.paper_bytes([]).holds
+    told = page_real.paper_bytes([]).values["told"]
+    assert told == "on Cancer 707.8 at ε = 0.1 after 711.7 at 0.5; on Diabetes 78.4 at ε = 0.1 after 78.9 at 0.5"
+    for twin in ((5.0, 4.0, 3.0, 2.0, 1.0), (1.0, 4.0, 3.0, 2.0, 1.0)):  # at every step; not from end to end
+        monkeypatch.setattr(page_real, "GIGABYTES_BY_EPSILON", {"MNIST": twin})
+        assert not page_real.paper_bytes([]).holds
+
+
+def of_hours(**by_data):
+    """Hours of SPGC on each data set, by epsilon."""
+    return [
+        {"quantity": "training_hours", "setting": {"data": data, "scheme": "SPGC", "epsilon": epsilon}}
+        | {"ours": ours, "scale": "timed"}
+        for data, hours in by_data.items()
+        for epsilon, ours in hours.items()
+    ]
+
+
+@pytest.mark.parametrize("more, holds", [(1.2, True), (1.05, None), (0.95, None), (0.8, False)])
+def test_hours_grow_where_they_do_by_more_than_the_machine_s(more, holds):
+    rows = of_hours(Cancer={8.0: 1.0, 0.5: more, 0.01: 0.5})
+    assert more_claims.grows(rows, "Cancer", 0.5).holds is holds
+    assert more_claims.grows(rows, "Cancer").holds is False  # at the smallest
+
+
+@pytest.mark.parametrize("times, holds", [(1.07, False), (50.0, True), (30.0, True), (20.0, False), (150.0, False)])
+def test_hours_are_in_proportion_to_the_noise_where_fifty_times_as_much_takes_about_fifty_times_as_long(times, holds):
+    rows = of_hours(
+        **{data: {0.5: 2.0, 0.01: 2.0 * times} for data in ("MNIST", "Cancer")}, Diabetes={0.5: 1, 0.01: 50}
+    )
+    assert more_claims.proportional(rows).holds is holds
+
+
+def test_hours_that_the_text_adds_are_beside_those_of_its_table():
+    assert more_claims.longer_in_table("Cancer").endswith("10.76 against 10.63: 0.13 hours, +1.2%")
+    assert more_claims.longer_in_table("Diabetes").endswith("1.23 against 1.21: 0.02 hours, +1.7%")
+    assert more_claims.proportion_in_table() == (
+        "in its table MNIST +1.5%, Cancer +2.5%, Diabetes +2.4% for 50 times the noise"
+    )

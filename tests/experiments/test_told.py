@@ -52,6 +52,14 @@ def several(row):
     return {"ours_low": row["ours"], "ours_high": row["ours"]}
 
 
+def ran(scale):
+    return {"scale": scale}
+
+
+def set_to(**changed):
+    return lambda row: {"setting": row["setting"] | changed}
+
+
 FEW = {"dataset": "mnist", "rounds": 1_000, "clients_per_round": 1_000, "simulated": 20, "sensitivity": 2}
 LAST = {"craft": "label_flip", "steps": 3_000, "clip_norm": 0.2}
 TWINS = {
@@ -60,6 +68,21 @@ TWINS = {
         "short_of_l": [of("epsilon_optimal", times(2), dataset="mnist", craft="benign", epsilon=4.0)],
     },
     "paper001": {
+        "rule_breaks": [
+            of("rule", ran("400,000,000 trials"), epsilon=8.0, neighbouring="replace"),
+            of("rule", ran("20,000,000 trials"), epsilon=8.0),
+            of("rule", judged("consistent"), epsilon=8.0, neighbouring="add_remove"),
+        ],
+        "as_guessing": [of("accuracy", {"paper_value": 70.0}, data="Cancer", scheme="SPGC", epsilon=0.5)],
+        "another_training": [
+            of("accuracy", set_to(steps=1_300, examples=30), data="Cancer", owners=100),
+            of("accuracy", set_to(examples=130), data="Cancer", owners=100),
+        ],
+        "truncation": [
+            of("printed_accuracy", times(1.3), arithmetic="as printed, bits dropped"),
+            of("printed_accuracy", times(0.7), arithmetic="as printed"),
+            of("printed_accuracy", {"ours_low": 85.0, "ours_high": 86.0}, arithmetic="as printed, bits dropped"),
+        ],
         "table_grows": [
             of("table_bytes", times(0.5), data="MNIST", circuit="binomial", epsilon=0.01),
             of("table_bytes", times(0.1), data="Cancer", circuit="table", epsilon=0.01),
@@ -87,6 +110,9 @@ TWINS = {
             of("rmse", times(0.9), method="alternating", epsilon=1.0),
         ],
         "other_users": [of("crossover rmse", several)],
+        "crossover_run": [of("crossover rmse", set_to(delta=1e-6))],
+        "federated_run": [of("federated accuracy", set_to(delta=1e-6))],
+        "jester_run": [of("jester rmse", set_to(delta=1e-6))],
     },
 }
 EACH = [(folder, name, twin) for folder, own in TWINS.items() for name, twins in own.items() for twin in twins]
