@@ -7,7 +7,7 @@ from dpaudit._lazy import attach
 if TYPE_CHECKING:
     from dpaudit.audits.recording import adapters as adapters
     from dpaudit.audits.recording.adapters import Adapter as Adapter
-    from dpaudit.audits.recording.compare import Noise as Noise
+    from dpaudit.audits.recording.pair import Noise as Noise
     from dpaudit.audits.recording.replay import record as record
     from dpaudit.audits.recording.result import Recording as Recording
 

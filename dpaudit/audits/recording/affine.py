@@ -24,9 +24,11 @@ def add(trace: Trace, first: Parts, second: Parts, sign: float = 1.0) -> Parts:
         coefficient, ids = coefficient.copy(), ids.copy()
         both = np.stack([i1[clash], i2[clash]])
         law, lattice = law_of(trace, both)
+        law = law if _independent(trace, *both) else "unknown"
         scale = np.hypot(c1[clash], c2[clash]) if law == "gaussian" else np.ones(both.shape[1])
         law = law if law == "gaussian" else "unknown"
-        ids[clash] = trace.block(both.shape[1], law, lattice=lattice, parents=roots(trace, both))
+        made: dict[str, Any] = {"lattice": lattice, "parents": roots(trace, both), "disjoint": disjoint(trace, both)}
+        ids[clash] = trace.block(both.shape[1], law, **made)
         coefficient[clash] = scale
     return o1 + sign * o2, coefficient, np.where(coefficient == 0, NO_NOISE, ids)
 
@@ -40,11 +42,42 @@ def law_of(trace: Trace, ids: np.ndarray) -> tuple[str, float]:
 
 def roots(trace: Trace, ids: np.ndarray) -> frozenset[int]:
     """Returns the draws that these numbers were computed from."""
+    ids = np.unique(ids[ids >= 0])
+    numbers = trace.law_of(ids)
     found: set[int] = set()
-    for one in np.unique(ids[ids >= 0]):
-        block = trace.blocks[int(trace.law_of(np.array([one]))[0])]
-        found |= block.parents or {int(one)}
+    for one in np.unique(numbers):
+        found |= trace.blocks[one].parents or set(ids[numbers == one].tolist())
     return frozenset(found)
+
+
+def disjoint(trace: Trace, ids: np.ndarray) -> bool:
+    """Tells whether no draw is part of two of these numbers."""
+    ids = np.ravel(ids[ids >= 0])
+    if np.unique(ids).size < ids.size:
+        return False
+    numbers = trace.law_of(ids)
+    known: set[int] = set()
+    for one in np.unique(numbers):
+        block = trace.blocks[one]
+        of = block.parents or set(ids[numbers == one].tolist())
+        if known & of or not (block.disjoint or np.sum(numbers == one) == 1):
+            return False
+        known |= of
+    return True
+
+
+def _independent(trace: Trace, first: np.ndarray, second: np.ndarray) -> bool:
+    """Tells whether no draw is part of both numbers of any pair of different ones."""
+    numbers = np.stack([trace.law_of(first), trace.law_of(second)])
+    for one, two in np.unique(numbers, axis=1).T:
+        if one == two:
+            if not trace.blocks[one].disjoint:
+                return False
+        else:
+            at = (numbers[0] == one) & (numbers[1] == two)
+            if roots(trace, first[at]) & roots(trace, second[at]):
+                return False
+    return True
 
 
 def total(trace: Trace, made: Parts, shape: tuple[int, ...], sums: Callable[[np.ndarray], Any]) -> Parts:
@@ -53,8 +86,10 @@ def total(trace: Trace, made: Parts, shape: tuple[int, ...], sums: Callable[[np.
     law, lattice = law_of(trace, ids)
     variance = np.asarray(sums(coefficient**2))
     held = np.asarray(sums(ids >= 0)) > 0
-    size = int(np.prod(shape))
-    new = trace.block(size, law if law == "gaussian" else "unknown", lattice=lattice, parents=roots(trace, ids))
+    apart = disjoint(trace, ids)
+    law = law if law == "gaussian" and apart else "unknown"
+    more: dict[str, Any] = {"lattice": lattice, "parents": roots(trace, ids), "disjoint": apart}
+    new = trace.block(int(np.prod(shape)), law, **more)
     scale = np.sqrt(variance) if law == "gaussian" else held.astype(float)
     return np.asarray(sums(offset)), scale, np.where(held, new.reshape(shape), NO_NOISE)
 
@@ -70,5 +105,6 @@ def derived(trace: Trace, name: str, tags: list[Tag], shape: tuple[int, ...]) ->
             (law, _), scale = law_of(trace, tags[0].ids), float(scales[0])
             lattice = 1 / scale
     parents = frozenset().union(*(roots(trace, tag.ids) for tag in tags))
-    new = trace.block(size, law, lattice=lattice, parents=parents)
+    apart = all(disjoint(trace, tag.ids) for tag in tags)
+    new = trace.block(size, law, lattice=lattice, parents=parents, disjoint=apart)
     return np.zeros(shape), np.full(shape, scale), new.reshape(shape)

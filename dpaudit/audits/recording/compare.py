@@ -2,15 +2,16 @@
 that is used for more than one value."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dpaudit.auditing.lint.inspect import Finding
-from dpaudit.audits.recording import losses
+from dpaudit.audits.recording import affine, losses
 from dpaudit.audits.recording.losses import Loss
-from dpaudit.audits.recording.outputs import Output, same, texts
-from dpaudit.audits.recording.trace import Block, Trace, twins
+from dpaudit.audits.recording.outputs import same, texts
+from dpaudit.audits.recording.pair import Comparison, Element, Noise, Run, Shown
+from dpaudit.audits.recording.trace import CONTINUOUS, Block, twins
 from dpaudit.mechanisms.claim import Claim
 
 ROUNDING = 1e-9  # relative to the scale of the noise, or to the value if that is much larger
@@ -19,97 +20,29 @@ WITH_COINS = {"noise_reuse", "constant_seed"}
 APART = {"uniform", "exponential"}  # laws with values that cannot occur in the other world
 
 
-class Run(NamedTuple):
-    """One run: its record and what it returned."""
-
-    trace: Trace
-    output: Output
-
-
-class Noise(NamedTuple):
-    """One call of a source whose noise was added to data.
-
-    Attributes:
-      source, law, where: of the call.
-      size: how many numbers it drew.
-      scale: of the noise as it was released, the largest.
-      difference: |value0 - value1| of what it was added to, in the norm of the noise.
-      norm: 1 or 2.
-      epsilon: of this noise alone at the claim's delta, None if it is not known.
-      seen: whether the function returned all of it.
-    """
-
-    source: str
-    law: str
-    where: str
-    size: int
-    scale: float
-    difference: float
-    norm: float
-    epsilon: float | None
-    seen: bool
-
-
-class Comparison(NamedTuple):
-    """What one pair of runs showed.
-
-    Attributes:
-      noises: every noise that was added to data.
-      whole: the loss of all releases together; an upper bound, because not all releases are returned.
-      returned: the loss of the releases that were found in the output.
-      faults: the faults found, each with whether it proves that outputs of the two inputs can be told apart with
-        certainty.
-      left: the reasons why replaying is not conclusive.
-      coins: whether randomness was used other than by adding it to a value.
-    """
-
-    noises: tuple[Noise, ...]
-    whole: Loss
-    returned: Loss
-    faults: tuple[tuple[Finding, bool], ...]
-    left: tuple[str, ...]
-    coins: bool
-
-
-class _Element(NamedTuple):
-    """One number of one release: its noise, the difference in units of its scale, the shift of the noise that makes up
-    for it, whether it was returned, and whether it was only seen before the end, so that other noise may have been
-    added."""
-
-    id: int
-    block: Block
-    ratio: float
-    shift: float
-    difference: float
-    scale: float
-    seen: bool
-    where: str
-    passing: bool = False
-
-
-def compare(first: Run, second: Run, constant: set[int], intact: set[int], claim: Claim | None) -> Comparison:
+def compare(first: Run, second: Run, constant: set[int], shown: Shown, claim: Claim | None) -> Comparison:
     """Compares a run with its replay.
 
     Args:
       first: of x0.
       second: of x1, with the noise of the first.
       constant: draws that were the same in an independent run, by number.
-      intact: nodes whose values were found in the output, whatever the noise.
+      shown: the nodes whose values were found in the output.
       claim: the promise, for its delta.
     """
-    return _Comparer(first, second, constant, intact, claim).compared()
+    return _Comparer(first, second, constant, shown, claim).compared()
 
 
 class _Comparer:
-    def __init__(self, first: Run, second: Run, constant: set[int], intact: set[int], claim: Claim | None) -> None:
-        self.first, self.second, self.constant, self.intact, self.claim = first, second, constant, intact, claim
+    def __init__(self, first: Run, second: Run, constant: set[int], shown: Shown, claim: Claim | None) -> None:
+        self.first, self.second, self.constant, self.shown, self.claim = first, second, constant, shown, claim
         self.then, self.now = first.trace, second.trace
         self.aligned = min(len(self.then.nodes), self.now.aligned)
         self.faults: dict[tuple[str, str], tuple[Finding, bool]] = {}
         self.left: list[str] = []
         self.pure, self.apart = 0.0, 0.0
-        self.bad_scale = False
-        self.elements: list[_Element] = []
+        self.bad_scale = self.exchanged = False
+        self.elements: list[Element] = []
         self.observed: set[int] = set()
         self.same_noise = twins(self.then)
 
@@ -125,14 +58,15 @@ class _Comparer:
         leaves = [k for k in range(self.aligned) if k not in self.then.consumed or k in returned]
         for k in leaves:
             if self.then.nodes[k].kind not in ("compared", "observed"):
-                self._release(k, hidden, seen=k in returned or k in self.intact, tagged=k in returned)
+                seen = k in self.shown.fixed
+                self._release(k, hidden, seen=seen, tagged=seen and k in returned)
         self._entries(hidden)
         self._lent(leaves)
         met = {element.id for element in self.elements if element.ratio}
         for k in leaves:
             node = self.then.nodes[k]
             ids = node.tag.ids[node.tag.ids >= 0]
-            silent = k not in returned and k not in self.intact and node.kind != "compared"
+            silent = k not in returned and k not in self.shown.found and node.kind != "compared"
             if silent and ids.size and not met & set(ids.tolist()):
                 coins.append(node.where)
         if self.now.diverged is not None:
@@ -145,9 +79,9 @@ class _Comparer:
         whole, seen = self._composed()
         # with coins, an output that differs under one outcome may occur under another one
         faults = [(one, proves and (not coins or one.kind in WITH_COINS)) for one, proves in self.faults.values()]
-        return Comparison(
-            tuple(self._noises()), whole, seen, tuple(faults), tuple(dict.fromkeys(self.left)), bool(coins)
-        )
+        left, hiding = tuple(dict.fromkeys(self.left)), np.array(sorted(met | set(self.now.entries)), int)
+        draws = affine.roots(self.then, hiding[hiding < self.then.size])
+        return Comparison(tuple(self._noises()), whole, seen, tuple(faults), left, bool(coins), draws)
 
     def _draws(self) -> list[str]:
         """Compares the parameters of all draws; returns where draws were made that are not followed and are the
@@ -195,7 +129,7 @@ class _Comparer:
     def _compared(self, then: Any, now: Any, hidden: set[int]) -> list[str]:
         tag, other = then.tag, now.tag
         ids = tag.ids[tag.ids >= 0]
-        hidden.update(ids.tolist())
+        hidden.update(ids.tolist(), affine.roots(self.then, ids))
         if other.offset.shape != tag.offset.shape:
             return []
         difference = other.offset - tag.offset
@@ -242,7 +176,8 @@ class _Comparer:
     def _release(self, k: int, hidden: set[int], *, seen: bool, tagged: bool) -> None:
         then, now = self.then.nodes[k], self.now.nodes[k]
         ids = then.tag.ids[then.tag.ids >= 0]
-        self._elements(then, now, seen and not hidden & set(ids.tolist()))
+        compared = seen and hidden and hidden & (set(ids.tolist()) | affine.roots(self.then, ids))
+        self._elements(then, now, seen and not compared)
         if then.tag.ids.shape != now.tag.ids.shape:
             return
         bare = (then.tag.ids < 0) & (now.tag.ids < 0)
@@ -269,10 +204,12 @@ class _Comparer:
                 continue
             if follows and o0 != o1 and int(id0) not in self.now.entries:
                 continue  # a sum of released values, which reveals no more than they do
-            same_scale = id0 == id1 and abs(c0 - c1) <= ROUNDING * max(abs(c0), abs(c1))
             block = self.then.blocks[number] if id0 >= 0 else self.now.blocks[int(self.now.law_of(np.array([id1]))[0])]
-            if not same_scale:
-                self._two_scales(block, then.where, (o0, c0), (o1, c1), seen)
+            exchanged = False
+            if id0 != id1 or c0 != c1:
+                exchanged = self._exchanged(block, then.where, (int(id0), c0), (int(id1), c1))
+                if abs(abs(c0) - abs(c1)) > ROUNDING * max(abs(c0), abs(c1)):
+                    self._two_scales(block, then.where, (o0, c0), (o1, c1), seen and not exchanged)
             difference = o1 - o0
             if math.isnan(difference):
                 difference = 0.0 if str(o0) == str(o1) else math.inf
@@ -282,7 +219,17 @@ class _Comparer:
             ratio = 0.0 if ratio <= rounding else ratio
             shift = math.copysign(ratio, difference) * math.copysign(1.0, c0 or c1)
             one = int(id0 if id0 >= 0 else id1)
-            self.elements.append(_Element(one, block, ratio, shift, abs(difference), scale, seen, then.where, passing))
+            shown = seen and not exchanged
+            self.elements.append(Element(one, block, ratio, shift, abs(difference), scale, shown, then.where, passing))
+
+    def _exchanged(self, block: Block, where: str, p: tuple[int, float], q: tuple[int, float]) -> bool:
+        """Tells whether the data decide which noise is added, or with which sign, so that the same noise in both runs
+        is not the one that bounds the loss."""
+        if min(p[0], q[0]) < 0 or (p[0] == q[0] and p[1] * q[1] > 0):
+            return False
+        self.exchanged = True
+        self.left.append(f"which {block.law} noise is added at {where}, or with which sign, depends on the data")
+        return True
 
     def _two_scales(
         self, block: Block, where: str, p: tuple[float, float], q: tuple[float, float], seen: bool
@@ -293,7 +240,7 @@ class _Comparer:
         claim, proves = self.claim, False
         if seen and not self.bad_scale and claim is not None and not claim.is_curve:
             if p[1] == 0 or q[1] == 0:
-                proves = True
+                proves = block.law in CONTINUOUS
             elif block.law in ("laplace", "gaussian"):
                 proves = claim.delta == 0 or losses.two_scales(block.law, *p, *q, claim.epsilon) > claim.delta
         self.bad_scale = True
@@ -303,7 +250,7 @@ class _Comparer:
 
     def _composed(self) -> tuple[Loss, Loss]:
         """Composes all releases, and those that were returned, each noise once."""
-        by_noise: dict[int, list[_Element]] = {}
+        by_noise: dict[int, list[Element]] = {}
         for element in self.elements:
             by_noise.setdefault(self.same_noise.get(element.id, element.id), []).append(element)
         whole: dict[str, list[float]] = {"laplace": [], "gaussian": []}
@@ -330,7 +277,7 @@ class _Comparer:
                     proves = shown is not None and shown.ratio > 0
                     self.fault("rounded_noise", sentence, worst.where, proves)
                     apart = max(apart, float(proves))
-            if worst.block.parents & shared:
+            if worst.block.parents & shared or not worst.block.disjoint:
                 self.left.append(f"noise of other releases is part of the noise at {worst.where}")
             if worst.block.law in whole:
                 whole[worst.block.law].append(worst.ratio)
@@ -351,17 +298,18 @@ class _Comparer:
         """Returns draws that are part of more than one noise."""
         found: set[int] = set()
         known: set[int] = set()
-        for number in {element.id: element for element in self.elements if element.ratio}:
-            block = self.then.blocks[int(self.then.law_of(np.array([number]))[0])] if number < self.then.size else None
+        met = np.unique([element.id for element in self.elements if element.ratio]).astype(int)
+        for number, place in zip(met.tolist(), self.then.law_of(met).tolist(), strict=True):
+            block = self.then.blocks[place] if number < self.then.size else None
             of = {number} if block is None or not block.parents else set(block.parents)
             if block is None or block.start not in known:  # numbers of one block may share parents by construction
                 found |= of & known
             known |= of
         return found
 
-    def _reused(self, uses: list[_Element], seen: list[_Element]) -> bool:
+    def _reused(self, uses: list[Element], seen: list[Element]) -> bool:
         shifts = {float(f"{one.shift:.6g}") for one in uses if one.ratio or one.seen}
-        if len(shifts) < 2 or self.bad_scale:
+        if len(shifts) < 2 or self.bad_scale or self.exchanged:
             return False
         shown = {float(f"{one.shift:.6g}") for one in seen}
         places = list(dict.fromkeys(one.where for one in uses))
@@ -373,7 +321,7 @@ class _Comparer:
         return len(shown) > 1
 
     def _noises(self) -> list[Noise]:
-        by_place: dict[tuple[Any, ...], dict[int, _Element]] = {}
+        by_place: dict[tuple[Any, ...], dict[int, Element]] = {}
         for element in self.elements:
             draw = element.block.draw
             call = self.then.draws[draw] if draw is not None and draw < len(self.then.draws) else None

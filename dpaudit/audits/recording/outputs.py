@@ -3,7 +3,7 @@
 import datetime
 import random
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping, Set
-from functools import partial
+from functools import cached_property, partial
 from numbers import Number
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -101,13 +101,34 @@ class Output:
         self.tags: dict[str, Tag] = {path: tag for path, tag in tags if tag is not None}
         self.values = {path: _copied(noisy.plain(leaf)) for path, leaf in found}
         self.structure = {path: np.shape(value) for path, value in self.values.items()}
+        self.tagged: dict[int, dict[str, Tag]] = {}  # by the number of the node
+        for path, tag in self.tags.items():
+            self.tagged.setdefault(tag.node, {})[path] = tag
 
-    def numbers(self) -> np.ndarray:
-        """Returns all its floats, sorted."""
-        kept = [
-            np.ravel(one) for one in self.values.values() if isinstance(one, np.ndarray) and one.dtype.kind in "fiu"
-        ]
-        return np.sort(np.concatenate([np.asarray(one, float) for one in kept])) if kept else np.zeros(0)
+    @cached_property
+    def layout(self) -> dict[str, int]:
+        """Returns the places of its numbers and how many each has."""
+        return {
+            path: one.size
+            for path, one in self.values.items()
+            if isinstance(one, np.ndarray) and one.dtype.kind in "fiu"
+        }
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        kept = [np.ravel(self.values[path]).astype(float) for path in self.layout]
+        numbers = np.concatenate(kept) if kept else np.zeros(0)
+        order = np.argsort(numbers, kind="stable")
+        return numbers[order], order
+
+    def places(self, values: Any) -> np.ndarray:
+        """Returns where numbers are among those of the output, the first place of each, or -1."""
+        numbers, order = self._sorted
+        wanted = np.ravel(np.asarray(values, float))
+        if not numbers.size:
+            return np.full(wanted.shape, -1)
+        at = np.minimum(np.searchsorted(numbers, wanted), numbers.size - 1)
+        return np.where(numbers[at] == wanted, order[at], -1)
 
 
 def _copied(value: Any) -> Any:

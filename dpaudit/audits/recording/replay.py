@@ -17,18 +17,25 @@ from dpaudit.auditing.bounds import gdp
 from dpaudit.auditing.host import on_host
 from dpaudit.auditing.lint.inspect import Finding
 from dpaudit.auditing.result import AuditResult
-from dpaudit.audits.recording import outputs
 from dpaudit.audits.recording.adapters import Adapter
-from dpaudit.audits.recording.compare import Comparison, Noise, Run, compare
+from dpaudit.audits.recording.compare import compare
 from dpaudit.audits.recording.outputs import Output
+from dpaudit.audits.recording.pair import Comparison, Noise, Run
 from dpaudit.audits.recording.result import Recording
-from dpaudit.audits.recording.runs import constant_draws, told_apart
+from dpaudit.audits.recording.runs import (
+    constant_draws,
+    different,
+    most_draws,
+    moved,
+    reveals_noise,
+    shown,
+    told_apart,
+)
 from dpaudit.audits.recording.sources import Sources
 from dpaudit.audits.recording.trace import Endless, Trace
 from dpaudit.mechanisms.claim import Claim
 
 RUNS = 3
-FAR_DRAWS = 100  # more draws than twice those of the first run that a run with extreme noise may make
 UNRECORDED = ("opendp", "jax", "tensorflow", "numba", "cupy", "cryptography", "Crypto", "randomgen", "time", "uuid")
 BY_AUDIT = {"control_flow", "data_dependent_shape"}  # findings that a claim with a delta may allow
 
@@ -99,9 +106,14 @@ def record(
     firsts = [played.run(x0, "x0", Trace(_seeds(seed, run))) for run in range(RUNS)]
     _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, RUNS), firsts[0].trace)))
     seconds = [played.run(x1, "x1", Trace(_seeds(seed, run), first.trace)) for run, first in enumerate(firsts)]
-    intact, constant = _intact(firsts[0], played.far(x0, _seeds(seed, 0), firsts[0])), constant_draws(firsts)
-    pairs = [compare(one, two, constant, intact, claim) for one, two in zip(firsts, seconds, strict=True)]
-    faults, left = _gathered(pairs, [one.output for one in firsts], [two.output for two in seconds])
+    far, constant = played.far(x0, _seeds(seed, 0), firsts[0]), constant_draws(firsts)
+    pairs = [
+        compare(one, two, constant, shown(one, two, far, [other for other in firsts if other is not one]), claim)
+        for one, two in zip(firsts, seconds, strict=True)
+    ]
+    faults, left = _gathered(pairs, firsts, seconds)
+    if not left and not any(proves for _, proves in faults):
+        left += _revealed(played, x1, firsts, seconds, pairs, seed)
     coins = any(pair.coins for pair in pairs)
     if claim is not None and not coins and all(pair.returned.exceeds(claim) for pair in pairs):
         faults.append((_too_small(pairs[0], claim), True))
@@ -161,12 +173,13 @@ class _Runner:
             raise _validate.expected("fn", "draws only in the calling thread", f"{len(trace.threads)} threads")
         return Run(trace, output)
 
-    def far(self, x0: Any, seed: int, first: Run) -> Run | None:
-        """Runs with extreme noise; None if the function refuses such noise, or redraws until it gets other noise."""
+    def far(self, x0: Any, seed: int, first: Run) -> list[Run]:
+        """Runs twice with extreme noise, in opposite directions; returns nothing if the function refuses such noise,
+        or redraws until it gets other noise."""
         try:
-            return self.run(x0, "x0", Trace(seed, far=True, most=2 * len(first.trace.draws) + FAR_DRAWS))
+            return [self.run(x0, "x0", Trace(seed, far=far, most=most_draws(first))) for far in (1.0, -1.0)]
         except (Endless, _validate.InputError):
-            return None
+            return []
 
 
 def _arguments(fn: Callable[..., Any]) -> int:
@@ -187,9 +200,7 @@ def _seeds(seed: int, run: int) -> int:
 
 def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
     """Refuses a function with unrecorded randomness: its recorded noise, replayed on x0, must give the same output."""
-    values, others = first.output.values, again.output.values
-    differ = [path for path in values if path not in others or not np.all(outputs.same(values[path], others[path]))]
-    parted = again.trace.diverged
+    differ, parted = different(first.output, again.output), again.trace.diverged
     if not differ and first.output.structure == again.output.structure and parted is None:
         return
     what = f"{differ[0]} differs" if differ else parted.said if parted is not None else "its output differs"
@@ -207,25 +218,8 @@ def _root(value: Any) -> str:
     return name.split(".")[0] if isinstance(name, str) else ""
 
 
-def _intact(first: Run, far: Run | None) -> set[int]:
-    """Returns the nodes whose values are in the output unchanged, even with extreme noise, so that they are neither
-    clipped nor rounded on the way. Without a run with extreme noise, none are known."""
-    found: set[int] = set()
-    if far is None:
-        return found
-    for number, (then, now) in enumerate(zip(first.trace.nodes, far.trace.nodes, strict=False)):
-        if (then.kind, then.where, np.shape(then.value)) != (now.kind, now.where, np.shape(now.value)):
-            break
-        if then.kind == "compared" or number in first.trace.consumed:
-            continue
-        runs = ((then, first), (now, far))
-        if all(bool(np.all(np.isin(np.asarray(node.value, float), run.output.numbers()))) for node, run in runs):
-            found.add(number)
-    return found
-
-
 def _gathered(
-    pairs: list[Comparison], firsts: list[Output], seconds: list[Output]
+    pairs: list[Comparison], firsts: list[Run], seconds: list[Run]
 ) -> tuple[list[tuple[Finding, bool]], list[str]]:
     """Gathers the faults of all pairs of runs, each once, and the reasons why replaying is not conclusive."""
     faults: dict[tuple[str, str], tuple[Finding, bool]] = {}
@@ -234,7 +228,7 @@ def _gathered(
             known = faults.get((finding.kind, finding.where))
             faults[finding.kind, finding.where] = (finding, proves or (known is not None and known[1]))
     left = list(dict.fromkeys(one for pair in pairs for one in pair.left))
-    found = told_apart(firsts, seconds)
+    found = told_apart([one.output for one in firsts], [two.output for two in seconds])
     coins = any(pair.coins for pair in pairs)
     if found is not None:
         path, what = found
@@ -245,17 +239,25 @@ def _gathered(
         else:
             left.append(f"{path} differs between the inputs")
     elif not any(pair.left for pair in pairs):
-        differ = [
-            path
-            for first, second in zip(firsts, seconds, strict=True)
-            for path in first.values.keys()
-            - (first.tags.keys() & second.tags.keys())  # what either run lost is compared
-            if path not in second.values or not np.all(outputs.same(first.values[path], second.values[path]))
-        ]
-        if differ:
-            sentence = f"{differ[0]} differs between the inputs although all released values are the same"
-            faults["data_dependent_output", differ[0]] = (Finding("data_dependent_output", sentence), False)
+        for path, exchanged in [one for pair in zip(firsts, seconds, strict=True) for one in moved(*pair)]:
+            if exchanged:
+                left.append(f"which noisy value is returned at {path} depends on the data")
+                break
+            sentence = f"{path} differs between the inputs although all released values are the same"
+            faults["data_dependent_output", path] = (Finding("data_dependent_output", sentence), False)
+            break
     return list(faults.values()), left
+
+
+def _revealed(
+    played: _Runner, x1: Any, firsts: list[Run], seconds: list[Run], pairs: list[Comparison], seed: int
+) -> list[str]:
+    """Returns why the values that noise hides are not all that the output shows of it, or nothing."""
+    for run, (first, second, pair) in enumerate(zip(firsts, seconds, pairs, strict=True)):
+        seeds = _seeds(seed, RUNS + 1 + 2 * run), _seeds(seed, RUNS + 2 + 2 * run)
+        if reveals_noise(lambda trace: played.run(x1, "x1", trace), first, second, pair.hiding, seeds):
+            return ["the output depends on noise other than through the values that it hides"]
+    return []
 
 
 def _too_small(pair: Comparison, claim: Claim) -> Finding:

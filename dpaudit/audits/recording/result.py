@@ -9,7 +9,7 @@ from rich.text import Text
 
 from dpaudit.auditing.lint.inspect import Finding
 from dpaudit.auditing.result import AuditResult, json_number
-from dpaudit.audits.recording.compare import Noise
+from dpaudit.audits.recording.pair import Noise
 from dpaudit.mechanisms.claim import Claim
 
 COLUMNS = ("where", "source", "scale", "allows", "differs", "ε alone")

@@ -11,6 +11,7 @@ import numpy as np
 CONTINUOUS = {"laplace", "gaussian", "gumbel", "logistic", "exponential", "uniform", "cauchy"}
 NO_NOISE = -1  # the id of a number without noise
 FAR = 25.0  # in units of the scale
+GOLDEN, SILVER = 0.6180339887, 0.7548776662  # steps that spread what is made extreme, no two numbers alike
 FOLDERS = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))  # of files that are named from there on
 OWN = ("dpaudit.audits.recording",)
 LIBRARIES = ("numpy", "scipy", "torch", "random", "secrets", "functools", "contextlib", "statistics", "copy")
@@ -24,6 +25,7 @@ class Block(NamedTuple):
       law: of each in units of its scale: "laplace", "gaussian", "uniform", another name, or "unknown".
       lattice: the spacing of their possible values in units of their scale, or 0 if they are not on a grid.
       parents: the ids that they were computed from; empty for a draw.
+      disjoint: whether no draw is part of two of them.
       draw: the number of the draw, or None.
     """
 
@@ -33,6 +35,7 @@ class Block(NamedTuple):
     lattice: float = 0.0
     parents: frozenset[int] = frozenset()
     draw: int | None = None
+    disjoint: bool = True
 
 
 class Draw(NamedTuple):
@@ -128,18 +131,34 @@ class Endless(BaseException):
 
 
 class Trace:
-    """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier run."""
+    """Records one run; with ``replayed``, gives it the draws and the noisy values of an earlier run.
+
+    Args:
+      seed: of the draws.
+      replayed: the earlier run.
+      redrawn: of its draws by number, the numbers that are drawn again nevertheless, as an array of booleans. What
+        they hid keeps the value of the earlier run.
+      far: 1.0 or -1.0 to make unbounded noise extreme, in opposite directions, to see whether the function keeps it.
+      most: the number of draws after which the run is stopped.
+    """
 
     def __init__(
-        self, seed: int, replayed: "Trace | None" = None, *, far: bool = False, most: int | None = None
+        self,
+        seed: int,
+        replayed: "Trace | None" = None,
+        *,
+        redrawn: dict[int, np.ndarray] | None = None,
+        far: float = 0.0,
+        most: int | None = None,
     ) -> None:
         self.random = np.random.Generator(np.random.PCG64(seed))
         self.replayed = replayed
-        self.far = far  # whether unbounded noise is made extreme, to see whether the function keeps it
-        self.most = most  # the number of draws after which the run is stopped
+        self.redrawn = {} if redrawn is None else redrawn
+        self.far, self.most = far, most
         self.draws: list[Draw] = []
         self.nodes: list[Node] = []
         self.blocks: list[Block] = []
+        self.starts = np.zeros(64, int)  # of the blocks
         self.seeds: list[Seed] = []
         self.consumed: set[int] = set()
         self.lost: list[str] = []  # where noise was made that was written to before it was added to anything
@@ -156,6 +175,9 @@ class Trace:
 
     def block(self, size: int, law: str, **more: Any) -> np.ndarray:
         """Allots ids to new random numbers, [size]."""
+        if len(self.blocks) == self.starts.size:
+            self.starts = np.concatenate([self.starts, np.zeros(self.starts.size, int)])
+        self.starts[len(self.blocks)] = self.size
         self.blocks.append(Block(self.size, size, law, **more))
         self.size += size
         if self.size > self.spent.size:
@@ -184,12 +206,20 @@ class Trace:
         where = caller()
         parameters = {} if parameters is None else parameters
         raw = self._recorded(source, law, shape, where)
-        raw = make() if raw is None else raw
-        if self.far and law in ("laplace", "gaussian") and followed:
-            raw = np.asarray(raw)
-            raw = raw + FAR * np.where(np.arange(raw.size).reshape(raw.shape) % 2, -1.0, 1.0)
+        if raw is None:
+            raw = self._extreme(law, make()) if followed else make()
+        elif len(self.draws) in self.redrawn:
+            again = self.redrawn[len(self.draws)].reshape(np.shape(raw))
+            raw = np.where(again, self._extreme(law, make()), raw)
         self.draws.append(Draw(source, law, parameters, shape, raw, where, followed))
         return raw
+
+    def _extreme(self, law: str, raw: Any) -> Any:
+        if not self.far or law not in ("laplace", "gaussian"):
+            return raw
+        raw = np.asarray(raw)
+        spread = 2 * ((np.arange(1, raw.size + 1) * GOLDEN + len(self.draws) * SILVER) % 1) - 1
+        return raw + self.far * FAR * (np.sign(spread) + spread).reshape(raw.shape)
 
     def _recorded(self, source: str, law: str, shape: tuple[int, ...] | None, where: str) -> Any:
         earlier, place = self.replayed, len(self.draws)
@@ -271,7 +301,7 @@ class Trace:
             self.entries.setdefault(one, place)
         if same.all():
             return value
-        mixed = np.where(fresh, then.value, value)
+        mixed = np.where(fresh & moved if self.redrawn else fresh, then.value, value)
         return mixed if isinstance(value, np.ndarray) else mixed[()]
 
     def _diverge(self, said: str, where: str, what: str) -> None:
@@ -287,7 +317,7 @@ class Trace:
 
     def law_of(self, ids: np.ndarray) -> np.ndarray:
         """Returns the number of the block of each id, [n]; -1 for no noise."""
-        starts = np.array([block.start for block in self.blocks], int)
+        starts = self.starts[: len(self.blocks)]
         return np.where(ids < 0, -1, np.searchsorted(starts, ids, side="right") - 1)
 
 
