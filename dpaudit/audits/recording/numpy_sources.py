@@ -266,6 +266,8 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
     put(np.random, "Generator", standing_for(GENERATOR, make_generator))
     put(np.random, "RandomState", standing_for(STATE, make_state))
     put(np.random.mtrand, "_rand", legacy)
+    entropy: Any = np.random.bit_generator  # where NumPy asks the system for the seed of a generator that got none
+    put(entropy, "randbits", lambda bits: int.from_bytes(stage.trace.random.bytes(bits // 8), "big"))
 
 
 def standing_for(real: type, make: Callable[..., Any]) -> Any:

@@ -129,9 +129,10 @@ def moved(first: Run, second: Run) -> list[tuple[str, bool]]:
         then, now = first.output.tags.get(path), second.output.tags.get(path)
         if then is not None and now is not None and then.node == now.node and np.array_equal(then.ids, now.ids):
             continue
-        one, other = (run.output.values[path] if path in run.output.layout else None for run in (first, second))
-        exchanged = one is not None and other is not None and one.shape == other.shape
+        is_number = path in first.output.layout and path in second.output.layout
+        exchanged = is_number and first.output.structure[path] == second.output.structure[path]
         if exchanged:
+            one, other = first.output.values[path], second.output.values[path]
             changed = ~same(one, other)
             values = np.concatenate([one[changed], other[changed]]).astype(float)
             exchanged = bool(np.isin(values, np.concatenate(held) if held else []).all())

@@ -1,4 +1,4 @@
-"""Records the draws of SciPy's distributions."""
+"""Records the draws of SciPy's distributions, of one and of several variables."""
 
 import sys
 from collections.abc import Callable
@@ -13,11 +13,12 @@ LAWS = {"norm": "gaussian", "laplace": "laplace", "uniform": "uniform", "expon":
 
 
 def put(stage: Stage, put: Callable[..., None]) -> None:
-    """Replaces ``rvs`` of all distributions, if scipy.stats is imported."""
+    """Replaces ``rvs`` of all distributions of one variable, and the generator from which the others draw by default,
+    if scipy.stats is imported."""
     infrastructure = sys.modules.get("scipy.stats._distn_infrastructure")
     if infrastructure is None:
         return
-    real = infrastructure.rv_generic.rvs
+    real, shared = infrastructure.rv_generic.rvs, np.random.mtrand._rand
 
     def rvs(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = kwargs.pop("random_state", None)
@@ -25,7 +26,8 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
         if isinstance(given, int | np.integer):
             stage.trace.seeds.append(Seed(f"scipy.stats.{self.name}.rvs", repr(given), caller()))
             given = STATE(given)
-        twin = getattr(given, "twin", None) or vars(np.random.mtrand._rand)["twin"]
+        given = np.random.mtrand._rand if given is None or given is np.random or given is shared else given
+        twin = getattr(given, "twin", given)  # a generator that was made before the call has none
         kwargs.pop("discrete", None)
         own, location, scale, size = self._parse_args_rvs(*args, **kwargs)
         # _parse_args_rvs fills in a size if none was given
@@ -44,3 +46,13 @@ def put(stage: Stage, put: Callable[..., None]) -> None:
     put(infrastructure.rv_generic, "rvs", rvs)
     if "rvs" in vars(infrastructure.rv_discrete):
         put(infrastructure.rv_discrete, "rvs", rvs)
+    several = getattr(sys.modules.get("scipy.stats._multivariate"), "multi_rv_generic", None)
+    if several is None:
+        return
+    chosen = several._get_random_state
+
+    def recorded(self: Any, random_state: Any) -> Any:
+        made = chosen(self, random_state)
+        return np.random.mtrand._rand if made is shared else made
+
+    put(several, "_get_random_state", recorded)
