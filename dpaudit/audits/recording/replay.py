@@ -36,8 +36,10 @@ from dpaudit.audits.recording.trace import Endless, Trace
 from dpaudit.mechanisms.claim import Claim
 
 RUNS = 3
+REPEATS = 20  # of both inputs, before an output that no noise hides is a proof
 UNRECORDED = ("opendp", "jax", "tensorflow", "numba", "cupy", "cryptography", "Crypto", "randomgen", "time", "uuid")
-BY_AUDIT = {"control_flow", "data_dependent_shape"}  # findings that a claim with a delta may allow
+BY_AUDIT = {"data_dependent_law"}  # findings that the claim may allow
+WITH_DELTA = {"control_flow", "data_dependent_shape"}  # those that a claim with a delta may allow
 
 
 def record(
@@ -104,7 +106,7 @@ def record(
     _validate.open_unit(confidence=confidence)
     played = _Runner(fn, adapters)
     firsts = [played.run(x0, "x0", Trace(_seeds(seed, run))) for run in range(RUNS)]
-    _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, RUNS), firsts[0].trace)))
+    _check_sources(fn, firsts[0], played.run(x0, "x0", Trace(_seeds(seed, RUNS), firsts[0].trace)), "x0")
     seconds = [played.run(x1, "x1", Trace(_seeds(seed, run), first.trace)) for run, first in enumerate(firsts)]
     far, constant = played.far(x0, _seeds(seed, 0), firsts[0]), constant_draws(firsts)
     pairs = [
@@ -112,6 +114,13 @@ def record(
         for one, two in zip(firsts, seconds, strict=True)
     ]
     faults, left = _gathered(pairs, firsts, seconds)
+    drawn = any(run.trace.draws for run in (*firsts, *seconds))
+    if any(fault.kind == "data_dependent_output" for fault, _ in faults):
+        for x, name, run in ((x0, "x0", firsts[0]), (x1, "x1", seconds[0])):
+            for _ in range(REPEATS):
+                _check_sources(fn, run, played.run(x, name, Trace(_seeds(seed, 0), firsts[0].trace)), name)
+        # without any draw, what is random may come from a source that is not recorded
+        faults = [(fault, proves and (drawn or fault.kind != "data_dependent_output")) for fault, proves in faults]
     if not left and not any(proves for _, proves in faults):
         left += _revealed(played, x1, firsts, seconds, pairs, seed)
     coins = any(pair.coins for pair in pairs)
@@ -129,7 +138,9 @@ def record(
     known = not left and not any(fault.kind == "data_dependent_scale" for fault, _ in faults)
     if known and not faults and not differ:
         left.append("no value differs between the inputs, so there was nothing for the noise to hide")
-    verdict = _verdict(claim, faults, left, result)
+    by_audit = BY_AUDIT | (set() if claim is None or claim.fnr(0.0) == 1 else WITH_DELTA)
+    by_audit |= set() if drawn else {"data_dependent_output"}
+    verdict = _verdict(claim, faults, left, result, by_audit)
     return Recording(
         verdict,
         _sentence(verdict, faults, left, result),
@@ -198,10 +209,11 @@ def _seeds(seed: int, run: int) -> int:
     return int(np.random.SeedSequence([seed, run]).generate_state(1, np.uint64)[0])
 
 
-def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
-    """Refuses a function with unrecorded randomness: its recorded noise, replayed on x0, must give the same output."""
-    differ, parted = different(first.output, again.output), again.trace.diverged
-    if not differ and first.output.structure == again.output.structure and parted is None:
+def _check_sources(fn: Callable[..., Any], run: Run, again: Run, name: str) -> None:
+    """Refuses a function with unrecorded randomness: its recorded noise, replayed again, must give the same output."""
+    differ, parted = different(run.output, again.output), again.trace.diverged
+    parted = None if parted == run.trace.diverged else parted
+    if not differ and run.output.structure == again.output.structure and parted is None:
         return
     what = f"{differ[0]} differs" if differ else parted.said if parted is not None else "its output differs"
     roots = {_root(one) for one in getattr(inspect.unwrap(fn), "__globals__", {}).values()}
@@ -209,7 +221,7 @@ def _check_sources(fn: Callable[..., Any], first: Run, again: Run) -> None:
     of = f" (perhaps of {', '.join(suspects)})" if suspects else ""
     raise _validate.InputError(
         f"fn: expected randomness only from recorded sources, got another one{of}: {what} with its noise replayed on "
-        f"x0; name it in adapters"
+        f"{name}; name it in adapters"
     )
 
 
@@ -306,14 +318,17 @@ def _audited(
 
 
 def _verdict(
-    claim: Claim | None, faults: list[tuple[Finding, bool]], left: list[str], result: AuditResult | None
+    claim: Claim | None,
+    faults: list[tuple[Finding, bool]],
+    left: list[str],
+    result: AuditResult | None,
+    by_audit: set[str],
 ) -> str:
     if claim is None:
         return "fault" if faults else "measured"
     if any(proves for _, proves in faults) or (result is not None and result.verdict == "violation"):
         return "violation"
-    open_to_audit = result is not None and claim.fnr(0.0) < 1
-    if any(not (open_to_audit and fault.kind in BY_AUDIT) for fault, _ in faults):
+    if any(result is None or fault.kind not in by_audit for fault, _ in faults):
         return "fault"
     if left or faults:
         return "underpowered" if result is None else result.verdict

@@ -71,7 +71,7 @@ BARE = {
 
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_value_is_found_in_an_output_of_any_type(name):
-    bare = record(lambda x: BARE[name](x), 0.0, 1.0, claim=Claim(1.0), trials=0)
+    bare = record(lambda rng, x: (rng.laplace(), BARE[name](x)), 0.0, 1.0, claim=Claim(1.0), trials=0)
     assert (bare.verdict, bare.kinds) == ("violation", {"data_dependent_output"}), str(bare)
 
 
