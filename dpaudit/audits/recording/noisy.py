@@ -8,6 +8,7 @@ import numpy as np
 
 from dpaudit.audits.recording import affine
 from dpaudit.audits.recording.affine import Parts
+from dpaudit.audits.recording.numbers import Number
 from dpaudit.audits.recording.trace import NO_NOISE, Tag, Trace
 
 COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
@@ -275,21 +276,7 @@ def structural(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) 
     return wrap(*tags[0].trace.node("affine", value, *made, inputs=inputs, pure=pure))
 
 
-def _forward(ufunc: np.ufunc) -> Callable[..., Any]:
-    return lambda self, other: _scalar(ufunc, self, other)
-
-
-def _backward(ufunc: np.ufunc) -> Callable[..., Any]:
-    return lambda self, other: _scalar(ufunc, other, self)
-
-
-def _scalar(ufunc: np.ufunc, *inputs: Any) -> Any:
-    if not all(isinstance(one, int | float | np.number | np.ndarray | np.bool_) for one in inputs):
-        return NotImplemented
-    return ufunc(*inputs)
-
-
-class _Scalar:
+class _Scalar(Number):
     """Methods that noisy numbers share."""
 
     _tag: Tag | None = None
@@ -297,22 +284,13 @@ class _Scalar:
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return apply(ufunc, method, inputs, kwargs)
 
-    def __neg__(self) -> Any:
-        return np.negative(self)
-
-    def __pos__(self) -> Any:
-        return self
-
-    def __abs__(self) -> Any:
-        return np.abs(self)
-
     def __round__(self, digits: int | None = None) -> Any:
         own: Any = self
         scale = 10.0 ** (digits or 0)
         rounded = np.rint(own * scale if digits else own)
         return _whole(rounded) if digits is None else rounded / scale
 
-    def round(self, decimals: int = 0) -> Any:
+    def round(self, decimals: int = 0, out: Any = None) -> Any:
         return self.__round__(decimals)
 
     def __floor__(self) -> Any:
@@ -327,15 +305,14 @@ class _Scalar:
     def __int__(self) -> int:
         return int(plain(np.trunc(self)))
 
-    def __bool__(self) -> bool:
-        own: Any = self
-        return bool(np.not_equal(own, 0))
-
     def __hash__(self) -> int:
         return hash(plain(self))
 
     def __repr__(self) -> str:
         return repr(plain(self))
+
+    def __str__(self) -> str:
+        return str(plain(self))
 
     def __reduce__(self) -> Any:
         return (float if isinstance(self, float) else int), (plain(self),)
@@ -347,37 +324,23 @@ class _Scalar:
         return self
 
 
-_OPERATIONS = {
-    **{name: getattr(np, name) for name in ("add", "multiply", "power")},
-    "sub": np.subtract,
-    "truediv": np.true_divide,
-    "floordiv": np.floor_divide,
-    "mod": np.remainder,
-}
-_ORDER = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"}
-for _name, _ufunc in _OPERATIONS.items():
-    _short = {"multiply": "mul", "power": "pow"}.get(_name, _name)
-    setattr(_Scalar, f"__{_short}__", _forward(_ufunc))
-    setattr(_Scalar, f"__r{_short}__", _backward(_ufunc))
-for _name, _full in _ORDER.items():
-    setattr(_Scalar, f"__{_name}__", _forward(getattr(np, _full)))
+class NoisyFloat(np.float64):
+    """A number with noise in it. It has the methods of :class:`_Scalar` as its own, because NumPy takes the type of an
+    array of such numbers from the first base."""
 
+    _tag: Tag | None = None
 
-class NoisyFloat(_Scalar, float):
-    """A number with noise in it."""
-
-    shape, ndim, size = (), 0, 1
-    dtype = np.dtype(float)
-
-    def astype(self, dtype: Any, **_: Any) -> Any:
+    def astype(self, dtype: Any, *_: Any, **__: Any) -> Any:
         whole = np.dtype(dtype).kind in "iu"
-        return self.__trunc__() if whole else self
+        return _whole(np.trunc(self)) if whole else self
 
     def __format__(self, spec: str) -> str:
         return format(float(plain(self)), spec)
 
-    def item(self) -> Any:
-        return self
+
+for _name, _method in {**vars(Number), **vars(_Scalar)}.items():
+    if _name not in {"__dict__", "__weakref__", *vars(NoisyFloat)}:
+        setattr(NoisyFloat, _name, _method)
 
 
 class NoisyInt(_Scalar, int):
