@@ -15,7 +15,9 @@ def add(trace: Trace, first: Parts, second: Parts, sign: float = 1.0) -> Parts:
     """Adds two noisy values. The sum of two different noises is a new one: Gaussian if both are, else of an unknown
     distribution."""
     (o1, c1, i1), (o2, c2, i2) = first, second
-    o1, c1, i1, o2, c2, i2 = np.broadcast_arrays(o1, c1, i1, o2, sign * c2, i2)
+    o1, c1, i1, o2, c2, i2 = (np.asarray(one) for one in (o1, c1, i1, o2, sign * c2, i2))
+    if any(one.shape != o1.shape for one in (c1, i1, o2, c2, i2)):
+        o1, c1, i1, o2, c2, i2 = np.broadcast_arrays(o1, c1, i1, o2, c2, i2)
     none1, none2, same = i1 < 0, i2 < 0, i1 == i2
     coefficient = np.where(none1, c2, np.where(none2, c1, c1 + c2))
     ids = np.where(none1, i2, i1)

@@ -82,7 +82,9 @@ def followed(
     """
     lone = size is None and np.ndim(location) == np.ndim(scale) == 0 and not any(map(np.ndim, more.values()))
     free = tuple(np.shape(one) for one in (location, scale, *more.values()))
-    shape = np.broadcast_shapes(*free) if size is None else tuple(np.atleast_1d(size).astype(int).tolist())
+    shape = (
+        () if lone else np.broadcast_shapes(*free) if size is None else tuple(np.atleast_1d(size).astype(int).tolist())
+    )
     if not (trace.follows and trace.is_open):
         value = location + scale * make(shape)
         return np.asarray(value)[()] if lone else value
@@ -91,7 +93,7 @@ def followed(
     scale_parts, location_parts = noisy.parts(scale), noisy.parts(location)
     value = np.asarray(noisy.plain(location)) + np.asarray(noisy.plain(scale)) * raw
     value = value.astype(raw.dtype) if law in WHOLE else value
-    pure = (np.zeros(shape), np.broadcast_to(scale_parts[0], shape), ids)
+    pure = (np.zeros(shape), scale_parts[0] if lone else np.broadcast_to(scale_parts[0], shape), ids)
     made = affine.add(trace, location_parts, pure)
     inputs = tuple(tag.node for tag in map(noisy.tag_of, (location, scale)) if tag is not None)
     alone = not inputs and not np.any(location_parts[0])

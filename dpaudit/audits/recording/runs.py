@@ -93,7 +93,7 @@ def _same_tags(first: Run, other: Run, number: int, *, ids: bool) -> bool:
 
 
 def reveals_noise(
-    play: Callable[[Trace], Run], first: Run, second: Run, hiding: frozenset[int], seeds: tuple[int, int]
+    play: Callable[[Trace], Run], first: Run, second: Run, hiding: frozenset[int], seeds: dict[int, float]
 ) -> bool:
     """Tells whether an output depends on noise other than through the values that it hides: replays x1 with this noise
     drawn again, and with the values that it hid as they were.
@@ -102,14 +102,14 @@ def reveals_noise(
       play: runs the function on x1.
       first, second: the run on x0 and its replay.
       hiding: the ids of the noise.
-      seeds: of two such runs; their noise is extreme, in opposite directions.
+      seeds: of such runs, each with the direction in which its noise is extreme, 1 or -1.
     """
     redrawn: dict[int, np.ndarray] = {}
     for block in first.trace.blocks:
         own = [one in hiding for one in range(block.start, block.start + block.size)]
         if block.draw is not None and any(own):
             redrawn[block.draw] = np.array(own)
-    for seed, far in zip(seeds, (1.0, -1.0), strict=True) if redrawn else ():
+    for seed, far in seeds.items() if redrawn else ():
         try:
             again = play(Trace(seed, first.trace, redrawn=redrawn, far=far, most=most_draws(first)))
         except (Endless, _validate.InputError):

@@ -256,8 +256,8 @@ class Trace:
         sign it tests."""
         where = caller()
         shape = np.shape(value)
-        offset, coefficient = (np.broadcast_to(np.asarray(one, float), shape) for one in (offset, coefficient))
-        ids = np.broadcast_to(np.asarray(ids), shape)
+        offset, coefficient = (_spread(np.asarray(one, float), shape) for one in (offset, coefficient))
+        ids = _spread(np.asarray(ids), shape)
         place = len(self.nodes)
         if margin is not None:
             self.margins[place] = np.asarray(margin)
@@ -319,6 +319,10 @@ class Trace:
         """Returns the number of the block of each id, [n]; -1 for no noise."""
         starts = self.starts[: len(self.blocks)]
         return np.where(ids < 0, -1, np.searchsorted(starts, ids, side="right") - 1)
+
+
+def _spread(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 class Stage:

@@ -1,5 +1,7 @@
 """A number with noise in it behaves as the ``numpy.float64`` that it stands for."""
 
+import cProfile
+import pstats
 from decimal import Decimal
 
 import numpy as np
@@ -61,3 +63,15 @@ def test_it_is_a_floating_number_of_numpy():
 
     record(kind, 0.0, 1.0, trials=0)
     assert set(seen) == {(True, np.dtype(float), True)}
+
+
+def calls(count):
+    """Returns the number of calls of functions that recording so many draws takes."""
+    profile = cProfile.Profile()
+    profile.runcall(record, lambda rng, x: [value + rng.laplace() for value in x], *np.eye(2, count), trials=0)
+    return pstats.Stats(profile).total_calls  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_time_is_proportional_to_the_number_of_draws():
+    few, more = calls(50), calls(200)
+    assert more < 4.5 * few
