@@ -75,8 +75,9 @@ def record(
     * ``rounded_noise``: noise on a grid is added to a value that is not on that grid.
 
     The result is exact for these two inputs and the noise of a few runs, and says nothing about other inputs.
-    Replaying cannot judge random choices, subsampling, noise of an unknown distribution and nonlinear functions of
-    noisy values: for these the function is audited on the two inputs (:func:`dpaudit.audit`).
+    Replaying cannot judge random choices, subsampling, noise of an unknown distribution, nonlinear functions of noisy
+    values, noise that the output shows beside the value that it hides, and noisy values whose place depends on the
+    data: for these the function is audited on the two inputs (:func:`dpaudit.audit`).
 
     Args:
       fn: ``fn(x)``, or ``fn(rng, x)`` with a ``numpy.random.Generator``, by the number of its arguments. It draws in

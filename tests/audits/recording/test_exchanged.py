@@ -72,6 +72,11 @@ def only_the_sum(rng, x):
     return {"total": x.sum() + noise.sum(), "other": rng.normal(size=3)}
 
 
+def added_twice(rng, x):
+    noise = rng.laplace(0, 1)
+    return [x.sum() + noise, noise + x.sum() + 1]
+
+
 def only_rounded(rng, x):
     return [x.sum() + np.rint(rng.laplace(0, 1)), rng.laplace(0, 1)]
 
@@ -91,7 +96,13 @@ def test_gaussian_noise_whose_parts_are_returned_is_left_to_the_audit(fn):
 
 
 @pytest.mark.parametrize(
-    "fn, claim", [(noise_beside, Claim(2.0)), (only_the_sum, Claim(8.0, 1e-5)), (only_rounded, Claim(1.0))]
+    "fn, claim",
+    [
+        (noise_beside, Claim(2.0)),
+        (only_the_sum, Claim(8.0, 1e-5)),
+        (only_rounded, Claim(1.0)),
+        (added_twice, Claim(1.0)),
+    ],
 )
 def test_other_noise_may_be_returned(fn, claim):
     found = record(fn, X0, X1, claim=claim, trials=0)
