@@ -89,6 +89,8 @@ TYPES = {
     "an array": (lambda n: np.full(3, n, np.int32), lambda n: np.full(3, n, np.int64)),
     "a sequence": (lambda n: (int(n),), lambda n: [int(n)]),
     "a place": (lambda n: (int(n), 0.0), lambda n: (float(n), 0)),
+    "one number of a list": (lambda n: [int(n), float(n)], lambda n: [float(n), float(n)]),
+    "the last number of a list": (lambda n: {"v": [float(n), 3]}, lambda n: {"v": [float(n), 3.0]}),
     "in a dictionary": (lambda n: {"a": int(n), "b": None}, lambda n: {"a": float(n), "b": None}),
     "a clipped value": (lambda n: max(0, n - 2.0), lambda n: max(0.0, n - 2.0)),
     "the sign of zero": (lambda n: -0.0 if n < 2 else 1.0, lambda n: 0.0 if n < 2 else 1.0),
@@ -106,6 +108,11 @@ def test_types_of_given_releases_are_read():
     draws = np.random.default_rng(0).integers(0, 5, (2, 1000)).tolist()
     assert dpaudit.from_samples(*draws, claim=Claim(1.0)).verdict == "consistent"
     assert dpaudit.from_samples(draws[0], list(map(float, draws[1])), claim=Claim(1.0)).verdict == "violation"
+
+
+def test_types_that_vary_whatever_the_input_accuse_nobody():
+    function = dpaudit.on_host(lambda rng, x: [(int, float)[rng.integers(2)](3), x / 2 + rng.laplace()])
+    assert dpaudit.audit(function, 0, 1, **FEW).verdict == "consistent"
 
 
 def test_types_that_never_vary_leave_the_arrays_alone():

@@ -45,7 +45,7 @@ def _kinds(found: Counter[Item], value: Any, path: str, depth: int) -> None:
             return
         for i, one in enumerate(own[:LEADING]):
             _kinds(found, one, f"{path}[{i}]", depth - 1)
-        _members(found, own[LEADING:], path)
+        _members(found, own, path)
 
 
 def _members(found: Counter[Item], values: Any, path: str) -> None:
