@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit._engine.hosts import sigterm_interrupts
 from dpaudit.auditing.result import json_number
+from dpaudit.cli.output import results
 from dpaudit.report.figures import in_style
 from dpaudit.report.rows import prepare_out, replace_text, write_rows
 
@@ -295,13 +296,14 @@ def show(value: Any, table: Table, as_json: bool) -> None:
 
 @contextmanager
 def even_if_unread(name: str = "stdout") -> Iterator[None]:
-    """Goes on where the reader of standard output, or of ``"stderr"``, ends early, as ``head`` does, so that the exit
-    status tells the verdict."""
-    try:
-        yield
-        getattr(sys, name).flush()
-    except (BrokenPipeError, SystemExit):  # Rich turns the one into the other
-        os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
+    """Prints results to standard output, or lines to ``"stderr"``, and goes on where their reader ends early, as
+    ``head`` does, so that the exit status tells the verdict."""
+    with results() if name == "stdout" else nullcontext():
+        try:
+            yield
+            getattr(sys, name).flush()
+        except (BrokenPipeError, SystemExit):  # Rich turns the one into the other
+            os.dup2(os.open(os.devnull, os.O_WRONLY), getattr(sys, name).fileno())
 
 
 def checkpoint_path(checkpoint: str | None, resume: bool, kind: str) -> Path | None:

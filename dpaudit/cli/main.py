@@ -31,6 +31,7 @@ from dpaudit.cli.command import (
     resumed,
     show,
 )
+from dpaudit.cli.output import kept_for_results
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -135,7 +136,8 @@ def main() -> None:
     others = {Plan: _plan, Data: _data, secure.Secure: secure.run}
     run: Callable[[Any], int | None] = (measure | others)[type(command)]
     measures = type(command) in measure
-    perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=measures, judges=True)
+    with kept_for_results():
+        perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=measures, judges=True)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> Any:
