@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,9 +87,22 @@ def _cache_home() -> Path:
     return Path.home() / ".cache"
 
 
-STATUS = {"consistent": 0, "measured": 0, "violation": 1, "fault": 1, "underpowered": 3}  # 2 stands for unusable input
+STATUS = {  # 2 stands for unusable input
+    "consistent": 0,
+    "measured": 0,
+    "computed": 0,
+    "violation": 1,
+    "fault": 1,
+    "underpowered": 3,
+}
 OUT = "out.txt"  # in the folder of a checkpoint, names the directory that its run has begun to fill
 TRACEBACK = "DPAUDIT_TRACEBACK"  # environment variable
+
+
+def worst(verdicts: Iterable[str]) -> int:
+    """Returns the status of the worst of several verdicts: a violation is worse than too few trials."""
+    found = {STATUS[verdict] for verdict in verdicts}
+    return next((status for status in (1, 3) if status in found), 0)
 
 
 @dataclasses.dataclass(frozen=True)

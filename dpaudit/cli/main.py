@@ -30,6 +30,7 @@ from dpaudit.cli.command import (
     report,
     resumed,
     show,
+    worst,
 )
 from dpaudit.cli.output import kept_for_results
 
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ldp:
-    """Audit the randomizer of a client of federated learning, from its side (paper 000)."""
+    """Audit the randomizer of a client of federated learning, from its side (paper 000); the status is that of the
+    worst row: 0 (consistent, or computed without trials), 1 (violation), 2 (error) or 3 (underpowered: too few trials
+    to know)."""
 
     data: tuple[str, ...] = ("digits",)
     """Image data sets: digits, mnist, fashion_mnist, cifar10, svhn, ..."""
@@ -114,8 +117,8 @@ class Data:
 
 
 def main() -> None:
-    """Runs the console script. Its status is 0 (for ``audit``, ``examine`` and ``train`` that of their verdict), 2 for
-    unusable input, 130 or 143 (SIGTERM) when interrupted."""
+    """Runs the console script. Its status is 0 (for ``audit``, ``examine``, ``ldp`` and ``train`` that of their
+    verdict), 2 for unusable input, 130 or 143 (SIGTERM) when interrupted."""
     ready_to_print()
     if sys.argv[1:] == ["--version"]:
         with even_if_unread():
@@ -163,7 +166,8 @@ def _audited(options: audit.Audit) -> int:
     return audit.run(options) if kind == "target" else given.run(options, kind)
 
 
-def _ldp(options: Ldp) -> None:
+def _ldp(options: Ldp) -> int:
+    """Audits a client's randomizer; returns the exit status."""
     from dpaudit.audits import ldp_client, randomizers
     from dpaudit.data import NAMES
     from dpaudit.report.page import write_page
@@ -198,6 +202,7 @@ def _ldp(options: Ldp) -> None:
     finally:
         if rows:
             report(common, rows, audit_table(rows), partial(write_page, rows))
+    return worst(row["verdict"] for row in rows)
 
 
 def _ldp_rows(

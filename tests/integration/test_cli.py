@@ -14,6 +14,7 @@ import pytest
 from dpaudit import _validate
 from dpaudit.audits import ldp_client
 from dpaudit.cli import command, main
+from tests.report import samples
 
 FAST = ("ldp", "--pretraining-steps", "0", "--craft", "dummy", "--epsilon", "1")
 # Issue: flat rows with at least these fields.
@@ -144,6 +145,31 @@ def test_a_setting_does_not_depend_on_its_company(monkeypatch, capsys):
         return row
 
     assert dummy("dummy")["fpr"] == dummy("watermark", "dummy")["fpr"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [
+        (("consistent", "consistent"), 0),
+        (("consistent", "underpowered"), 3),
+        (("underpowered", "violation", "consistent"), 1),
+        (("computed",), 0),
+    ],
+)
+def test_the_status_is_that_of_the_worst_row(monkeypatch, tmp_path, verdicts, status):
+    """It was 0 whatever the rows said."""
+    parts = [
+        [samples.row(craft="dummy", epsilon=2.0**place, verdict=verdict)] for place, verdict in enumerate(verdicts)
+    ]
+    monkeypatch.setattr(ldp_client, "audit_client", lambda *_, **more: iter(parts))
+    assert run(monkeypatch, "ldp", "--json") == status
+
+
+def test_too_few_trials_have_their_status(monkeypatch, capsys):
+    few = (*FAST[:5], "--epsilon", "8", "--engine", "plane", "--trials", "100", "--repeats", "1", "--json")
+    assert run(monkeypatch, *few) == 3
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "underpowered"
 
 
 def test_all_settings_may_be_named_beside_others(monkeypatch):
