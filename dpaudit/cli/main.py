@@ -201,7 +201,8 @@ def _ldp(options: Ldp) -> int:
         raise type(interruption)(told) from None
     finally:
         if rows:
-            report(common, rows, audit_table(rows), partial(write_page, rows))
+            planned = len(options.data) * len(crafts) * len(options.epsilon)
+            report(common, rows, audit_table(rows, planned), partial(write_page, rows, planned=planned))
     return worst(row["verdict"] for row in rows)
 
 

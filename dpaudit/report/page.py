@@ -93,7 +93,7 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> None:
+def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str], planned: int | None = None) -> None:
     """Writes the report of a client's audit, which loads nothing from elsewhere and is readable on a phone.
 
     Its only script moves the picture of the randomizer, and the page's content policy blocks every other script.
@@ -102,6 +102,7 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
       rows: of :func:`dpaudit.audits.ldp_client.audit_craft`, with ``dataset``, ``craft``, ``seed`` and
         ``versions``.
       path: the file, replaced atomically.
+      planned: how many rows the whole run makes; the page of fewer says that it was interrupted.
 
     Raises:
       InputError: no rows, rows of several randomizers, or a file that cannot be written.
@@ -109,7 +110,7 @@ def write_page(rows: Sequence[dict[str, Any]], path: str | os.PathLike[str]) -> 
     if not rows:
         raise _validate.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
-    body = page_client.render(rows) + "\n<hr>\n" + page_engineer.render(rows)
+    body = page_client.render(rows, planned) + "\n<hr>\n" + page_engineer.render(rows)
     _write(path, "How private is your update?", body, head=kind_of(rows).head)
 
 

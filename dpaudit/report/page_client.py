@@ -42,12 +42,12 @@ guess and the optimal test: {tests} in all, each with a confidence of {confidenc
 does.</p>"""
 
 
-def render(rows: Rows) -> str:
-    """Renders the first part of the page from ordered rows."""
+def render(rows: Rows, planned: int | None = None) -> str:
+    """Renders the first part of the page from ordered rows, of so many that were planned."""
     sources, kind, delta = words.distinct(rows, words.source), kind_of(rows), words.delta_of(rows)
     parts = [
         "<h1>How private is your update?</h1>",
-        _verdict(rows),
+        _verdict(rows, words.unfinished(rows, planned)),
         OPENING.format(delta=kind.opening),
         _reference(rows),
     ]
@@ -69,8 +69,8 @@ def render(rows: Rows) -> str:
     return "\n".join([*parts, _kept(rows)])
 
 
-def _verdict(rows: Rows) -> str:
-    """Renders the answer, before anything is explained."""
+def _verdict(rows: Rows, unfinished: str) -> str:
+    """Renders the answer, before anything is explained, and how much of the run it rests on."""
     played = [row for row in rows if row["trials"]]
     broken = [row for row in played if row["verdict"] == "violation"]
     able = [row for row in played if row["verdict"] != "underpowered"]
@@ -88,7 +88,8 @@ def _verdict(rows: Rows) -> str:
         few = len(played) - len(able)
         more = f"None of {_tests(able)} found a violation" + (f"; {few} could hardly have found any." if few else ".")
         more += " That is not a proof of privacy: the end of this part says which violations would have been found."
-    return f'<div class="box"><p><b>{escape(answer)}</b> {escape(more)}</p></div>'
+    stopped = f"<p>{escape(unfinished)}</p>" if unfinished else ""
+    return f'<div class="box"><p><b>{escape(answer)}</b> {escape(more)}</p>{stopped}</div>'
 
 
 def _blind(row: Row) -> bool:

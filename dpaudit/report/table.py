@@ -57,8 +57,12 @@ NUMBERS = (
 )
 
 
-def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
+def audit_table(rows: Sequence[dict[str, Any]], planned: int | None = None) -> Table:
     """Makes a table, 100 columns wide, of rows of :func:`dpaudit.audits.ldp_client.audit_craft`.
+
+    Args:
+      rows: of one or several settings.
+      planned: how many rows the whole run makes; the caption of fewer says that it was interrupted.
 
     Raises:
       InputError: no rows.
@@ -66,7 +70,9 @@ def audit_table(rows: Sequence[dict[str, Any]]) -> Table:
     if not rows:
         raise _validate.expected("rows", "at least one result row", "none")
     rows = words.ordered(rows)
-    table = Table(title=_title(rows), caption=_caption(rows), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table = Table(
+        title=_title(rows), caption=_caption(rows, planned), box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
     table.caption_justify = "left"
     table.caption_style = table.title_style = ""
     table.add_column(FIRST, max_width=14)
@@ -108,8 +114,9 @@ def _title(rows: Sequence[dict[str, Any]]) -> Text:
     return Text(f"{kind.name} examined by its client ({', '.join(setting)})")
 
 
-def _caption(rows: Sequence[dict[str, Any]]) -> Text:
-    lines = [f"Engine {name}: {words.ENGINES.get(name, name)}." for name in words.distinct(rows, "engine")]
+def _caption(rows: Sequence[dict[str, Any]], planned: int | None) -> Text:
+    lines = [unfinished] if (unfinished := words.unfinished(rows, planned)) else []
+    lines += [f"Engine {name}: {words.ENGINES.get(name, name)}." for name in words.distinct(rows, "engine")]
     played = [row for row in rows if row["trials"]]
     if played:
         lines += [

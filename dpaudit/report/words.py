@@ -179,3 +179,10 @@ def detectable(rows: Sequence[Row], of: Callable[[Iterable[float]], float] = max
         f"{'none' if math.isinf(least) else beside(least, epsilon)} (claim {epsilon:g})"
         for epsilon, least in found.items()
     )
+
+
+def unfinished(rows: Sequence[Row], planned: int | None) -> str:
+    """Says that a run ended before all of its planned tests; empty if it did not, or if their number is unknown."""
+    if planned is None or len(rows) >= planned:
+        return ""
+    return f"{len(rows):,} of {planned:,} tests; the run was interrupted."

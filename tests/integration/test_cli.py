@@ -234,13 +234,14 @@ def test_an_interruption_keeps_what_is_finished(tmp_path):
                 break
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        shown, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert "dpaudit: interrupted; 1 finished rows are in out/results.json" in said
     (row,) = json.loads(results.read_text())
     assert row["craft"] == "dummy"
-    assert (tmp_path / "out" / "report.html").exists()
+    for told in (shown, (tmp_path / "out" / "report.html").read_text("utf-8")):
+        assert "1 of 2 tests; the run was interrupted." in told
 
 
 def test_the_data_sets_are_listed(monkeypatch, capsys):

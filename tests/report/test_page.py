@@ -195,6 +195,17 @@ def test_no_telling_message_where_both_candidates_are_one(tmp_path):
     assert "No message is telling in these settings (ε = 4)." in text
 
 
+def test_an_interrupted_run_says_so_first(tmp_path):
+    """ "None of 16 tests found a violation" where the strongest craft had not been played."""
+    box = {}
+    for planned in (len(grid()) + 4, len(grid()), None):
+        write_page(grid(), tmp_path / "report.html", planned)
+        box[planned] = read_page(tmp_path / "report.html")[1].split("In federated learning")[0]
+    assert box[len(grid()) + 4].endswith("8 of 12 tests; the run was interrupted. ")
+    assert "interrupted" not in box[len(grid())]
+    assert box[None] == box[len(grid())]
+
+
 def test_no_rows_are_refused(tmp_path):
     with pytest.raises(InputError, match="rows: expected at least one result row, got none"):
         write_page([], tmp_path / "report.html")

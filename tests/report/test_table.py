@@ -93,6 +93,12 @@ def test_computed_rows_claim_no_test():
     assert "computed" in text
 
 
+def test_an_interrupted_run_says_so_under_its_table():
+    assert "8 of 12 tests; the run was interrupted." in " ".join(rendered(audit_table(grid(), 12)))
+    assert "interrupted" not in " ".join(rendered(audit_table(grid(), 8)))
+    assert "interrupted" not in " ".join(rendered(audit_table(grid())))
+
+
 def test_no_rows_are_refused():
     with pytest.raises(InputError, match="rows: expected at least one result row, got none"):
         audit_table([])
