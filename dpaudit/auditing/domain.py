@@ -292,11 +292,15 @@ def load_with_neighbours(target: str) -> tuple[Case, Domain | Pair]:
     return Case(found, module.x0, module.x1, getattr(module, "claim", None)), (module.x0, module.x1)
 
 
-def load_module(target: str) -> tuple[ModuleType, Path, str]:
-    """Runs the file of a target ``FILE:NAME``; returns its module, its path, and NAME, which may be missing there.
+def find(target: str, wanted: str) -> tuple[Any, ModuleType, str]:
+    """Runs the file of a target ``FILE:NAME``; returns what it names, the file's module, and ``<file's name>: NAME``.
+
+    Args:
+      target: as above.
+      wanted: what NAME should stand for, for the message.
 
     Raises:
-      InputError: the target has another form, there is no such file, or it raises when it is run.
+      InputError: the target has another form, there is no such file or name, or the file raises when it is run.
     """
     file, colon, name = target.rpartition(":")
     if not colon or not name.isidentifier():
@@ -304,7 +308,11 @@ def load_module(target: str) -> tuple[ModuleType, Path, str]:
     path = Path(file)
     if not path.is_file():
         raise _validate.expected("target", "the path of a Python file before the colon", f"{file}, which is no file")
-    return _run(path), path, name
+    module = _run(path)
+    found = getattr(module, name, None)
+    if found is None:
+        raise _validate.InputError(f"{path.name}: expected {wanted} named {name}, got no such name")
+    return found, module, f"{path.name}: {name}"
 
 
 def _found(target: str) -> tuple[Any, ModuleType, str]:
@@ -313,16 +321,14 @@ def _found(target: str) -> tuple[Any, ModuleType, str]:
     Raises:
       InputError: no such file or name, a file that raises when it is run, a name for something else.
     """
-    module, path, name = load_module(target)
-    found = getattr(module, name, None)
+    found, module, place = find(target, "a case or mechanism")
     if isinstance(found, Case):
         return found, module, ""
-    if found is None:
-        raise _validate.InputError(f"{path.name}: expected a case or mechanism named {name}, got no such name")
     if not isinstance(found, Mechanism) and not callable(found):
-        raise _validate.expected(f"{path.name}: {name}", "a Case, a Mechanism or a function of (key, x)", found)
+        raise _validate.expected(place, "a Case, a Mechanism or a function of (key, x)", found)
     missing = [pair for pair in ("x0", "x1") if not hasattr(module, pair)]
-    sentence = f"{path.name}: expected x0 and x1 beside {name}, got no {' and no '.join(missing)}"
+    file, _, name = place.rpartition(": ")
+    sentence = f"{file}: expected x0 and x1 beside {name}, got no {' and no '.join(missing)}"
     return found, module, sentence if missing else ""
 
 

@@ -23,7 +23,16 @@ import tyro
 
 from dpaudit import _validate
 from dpaudit._engine import hosts
-from dpaudit.cli.command import Common, bars_on_terminal, checkpoint_path, keep_compiled, prepare, report, tell
+from dpaudit.cli.command import (
+    Common,
+    bars_on_terminal,
+    checkpoint_path,
+    failures_in_one_line,
+    keep_compiled,
+    prepare,
+    report,
+    tell,
+)
 from dpaudit.cli.secure_terms import Servers, TermsOptions
 
 if TYPE_CHECKING:
@@ -148,19 +157,23 @@ def _train(options: Train) -> None:
 
 
 def load_task(target: str) -> "Task":
-    """Runs a user's file and finds the task in it.
+    """Runs a user's file and finds the task in it, whose failure to return an owner's records is told in one line.
 
     Raises:
       InputError: no such file or name, a file that raises when it is run, a name for something else.
     """
-    from dpaudit.auditing.domain import load_module
+    from dpaudit.auditing.domain import find
     from dpaudit.training.two_servers import Task
 
-    module, path, name = load_module(target)
-    found = getattr(module, name, None)
+    found, _, place = find(target, "a task")
     if not isinstance(found, Task):
-        raise _validate.expected(f"{path.name}: {name}", "a dpaudit.training.two_servers.Task", found)
-    return found
+        raise _validate.expected(place, "a dpaudit.training.two_servers.Task", found)
+
+    def records(owner: str) -> Any:
+        with failures_in_one_line(target, f'records("{owner}") to return them'):
+            return found.records(owner)
+
+    return found._replace(records=records)
 
 
 def measured(task: "Task", params: Any) -> dict[str, float]:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.cli import main
+from dpaudit import InputError
+from dpaudit.cli import main, secure_train
 from dpaudit.report import words
 
 TASK = """
@@ -39,6 +40,7 @@ def measure(params):
 
 
 task = Task(loss, {"w": jnp.zeros((3, 2)), "b": jnp.zeros(2)}, records, optax.adam(0.1), measure)
+task_by_name = task._replace(records={"anna": 1}.__getitem__)
 """
 OPTIONS = ("--owners", "anna", "bert", "--batch-size", "4")
 
@@ -171,11 +173,28 @@ def test_unusable_options_are_one_line(
     assert output.err.count("\n") == 1
 
 
-def test_a_name_for_something_else_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("loss", "mine.py: loss: expected a dpaudit.training.two_servers.Task, got <function"),
+        ("tsk", "mine.py: expected a task named tsk, got no such name\n"),
+    ],
+)
+def test_a_name_for_something_else_or_for_nothing_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str, name: str, message: str
 ) -> None:
-    other = target.replace(":task", ":loss")
+    other = target.replace(":task", f":{name}")
     monkeypatch.setattr(sys, "argv", ["dpaudit", "secure", "train", other, *OPTIONS, "--steps", "1"])
     with pytest.raises(SystemExit):
         main.main()
-    assert "mine.py: loss: expected a dpaudit.training.two_servers.Task, got " in capsys.readouterr().err
+    assert f"dpaudit: {message}" in capsys.readouterr().err
+
+
+def test_an_owner_whom_the_records_lack_is_named(target: str) -> None:
+    """It was "stopped by KeyError: 'carl'"."""
+    task = secure_train.load_task(f"{target}_by_name")
+    assert task.records("anna") == 1
+    with pytest.raises(InputError) as refused:
+        task.records("carl")
+    wanted = """:task_by_name: expected records("carl") to return them, got KeyError: 'carl'"""
+    assert str(refused.value).endswith(f"mine.py{wanted}")
