@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import tyro
 from rich.console import Console
 from rich.table import Table
 
@@ -126,6 +127,7 @@ def perform(
     *,
     measures: bool = True,
     judges: bool = False,
+    options: Any = None,
 ) -> None:
     """Runs a command and reports unusable input in one line. An interrupted process exits with status 130, or 143
     after SIGTERM.
@@ -139,6 +141,7 @@ def perform(
       judges: whether the status tells a verdict. Any other exception is then one line as well, with the status of
         unusable input: Python's own, 1, would mean a violation, and that of SystemExit may be 0. The environment
         variable ``DPAUDIT_TRACEBACK`` adds the traceback.
+      options: of the command line, so that what is said of an argument names the option that gave it.
 
     Raises:
       SystemExit: the status is not 0: that of ``run``, or 2 for unusable input.
@@ -146,12 +149,15 @@ def perform(
     ready_to_print()
     try:
         if measures:
-            with _warned_in_one_line(program), sigterm_interrupts(lambda: f"{program}: interrupted{how_to_resume()}"):
+            with (
+                _warned_in_one_line(program, options),
+                sigterm_interrupts(lambda: f"{program}: interrupted{how_to_resume()}"),
+            ):
                 hosts.join_hosts()
                 keep_compiled()
                 status = run()
         else:
-            with _warned_in_one_line(program):
+            with _warned_in_one_line(program, options):
                 status = run()
     except KeyboardInterrupt as interruption:
         _say(f"{program}: interrupted{interruption}{how_to_resume()}")
@@ -159,7 +165,7 @@ def perform(
     except BaseException as error:
         if not judges and not isinstance(error, _validate.InputError):
             raise
-        _tell(program, error)
+        _tell(program, error, options)
         if hosts.several():
             hosts.leave(2)
         status = 2
@@ -179,7 +185,7 @@ def ready_to_print() -> None:
 
 
 @contextmanager
-def _warned_in_one_line(program: str) -> Iterator[None]:
+def _warned_in_one_line(program: str, options: Any) -> Iterator[None]:
     """Prints each warning of the package once, as one line, like its errors, without the location in the code."""
     with warnings.catch_warnings():
         shown, said = warnings.showwarning, set[str]()
@@ -187,7 +193,7 @@ def _warned_in_one_line(program: str) -> Iterator[None]:
         def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, _validate.InputWarning):
                 if str(message) not in said:  # as where several parts of a command look at one option
-                    _say(f"{program}: {message}")
+                    _say(f"{program}: {of_option(str(message), options)}")
                 said.add(str(message))
             else:
                 shown(message, category, *where, **more)
@@ -196,14 +202,35 @@ def _warned_in_one_line(program: str) -> Iterator[None]:
         yield
 
 
-def _tell(program: str, error: BaseException) -> None:
+def _tell(program: str, error: BaseException, options: Any) -> None:
     """Prints why a command ended. What nobody expected may have happened in only one of several processes."""
     if isinstance(error, _validate.InputError):
-        _say(f"{program}: {error}")
+        _say(f"{program}: {of_option(str(error), options)}")
         return
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     tell(f"{program}: stopped by {_named(error)} (set {TRACEBACK}=1 to see where)")
+
+
+def of_option(message: str, options: Any) -> str:
+    """Writes ``--clip-norm: expected ...`` for ``clip_norm: expected ...`` if that is the value of this option, and
+    not one that an audited file gave."""
+    name, _, rest = message.partition(": ")
+    given = _given(options).get(name, ())
+    named = f"--{name.replace('_', '-')}"
+    return f"{named}: {rest}" if any(f", got {value}" in rest for value in given) else message
+
+
+def _given(options: Any) -> dict[str, tuple[Any, ...]]:
+    """Returns the values of options and of those that they hold, by name."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for field in dataclasses.fields(options) if dataclasses.is_dataclass(options) else ():
+        value = getattr(options, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= _given(value)
+        elif tyro.conf.Positional not in getattr(field.type, "__metadata__", ()):
+            found[field.name] = value if isinstance(value, tuple) else (value,)
+    return found
 
 
 def _named(error: BaseException) -> str:

@@ -140,7 +140,8 @@ def main() -> None:
     run: Callable[[Any], int | None] = (measure | others)[type(command)]
     measures = type(command) in measure
     with kept_for_results():
-        perform("dpaudit", partial(run, command), partial(how_to_resume, command), measures=measures, judges=True)
+        resuming = partial(how_to_resume, command)
+        perform("dpaudit", partial(run, command), resuming, measures=measures, judges=True, options=command)
 
 
 def parsed(arguments: Sequence[str] | None = None) -> Any:

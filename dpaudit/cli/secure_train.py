@@ -60,8 +60,8 @@ class Train(TermsOptions):
     """Number of steps."""
     servers: tuple[str, str] | None = None
     """HOST:PORT of h1 and of h2; by default both are started on this machine."""
-    owner: tuple[str, ...] = ()
-    """The owners that this process plays; by default all."""
+    owner: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(default: all)")] = ()
+    """The owners that this process plays."""
     keys: str | None = None
     """Folder of `dpaudit secure keys`, which holds a folder for each owner played here."""
     delta: float = 1e-5

@@ -84,6 +84,7 @@ def run(options: Train) -> int:
     from dpaudit.report.table import training_table
 
     hosts.alone("train", "one training runs on one device")
+    _validate.one_of(data.NAMES, data=options.data)
     optimizers: dict[str, Callable[[float], optax.GradientTransformation]] = {"sgd": optax.sgd, "adam": optax.adam}
     optimizer = optimizers[_validate.one_of(optimizers, optimizer=options.optimizer)](
         _validate.positive(learning_rate=options.learning_rate)

@@ -3,13 +3,18 @@
 Matplotlib is used without pyplot and imported only when a figure is drawn.
 """
 
+import atexit
 import functools
 import html
 import io
 import os
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,12 +62,32 @@ STYLE: dict[Any, Any] = {
 }
 
 
+def _give_matplotlib_a_folder() -> None:
+    """Names a temporary folder for Matplotlib if its own cannot be written, of which it would warn in two lines."""
+    if "MPLCONFIGDIR" in os.environ or "matplotlib" in sys.modules:
+        return
+    if sys.platform.startswith(("linux", "freebsd")):
+        kinds = ("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache")
+        folders = [Path(os.environ.get(name) or Path.home() / usual, "matplotlib") for name, usual in kinds]
+    else:
+        folders = [Path.home() / ".matplotlib"]
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError(folder)
+    except OSError:
+        os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="dpaudit-matplotlib-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
 def in_style() -> AbstractContextManager[None]:
     """Returns the context in which figures are drawn and saved.
 
     Raises:
       InputError: Matplotlib is not installed.
     """
+    _give_matplotlib_a_folder()
     with _validate.extra("report"):
         import matplotlib
 

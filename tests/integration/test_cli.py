@@ -183,21 +183,23 @@ def test_all_settings_may_be_named_beside_others(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--epsilon", "0"), "epsilon: expected a finite number > 0, got 0.0"),
-        (("--epsilon", "nan"), "epsilon: expected a finite number > 0, got nan"),
-        (("--epsilon", "inf"), "epsilon: expected a finite number > 0, got inf"),
-        (("--epsilon", "-1"), "epsilon: expected a finite number > 0, got -1.0"),
-        (("--clip-norm", "0"), "clip_norm: expected a finite number > 0, got 0.0"),
-        (("--trials", "0"), "trials: expected a whole number >= 2, got 0"),
-        (("--repeats", "0"), "repeats: expected a whole number >= 1, got 0"),
-        (("--confidence", "1"), "confidence: expected a number in (0, 1), got 1.0"),
-        (("--pretraining-steps", "-1"), "pretraining_steps: expected a whole number >= 0, got -1"),
+        (("--epsilon", "0"), "--epsilon: expected a finite number > 0, got 0.0"),
+        (("--epsilon", "nan"), "--epsilon: expected a finite number > 0, got nan"),
+        (("--epsilon", "inf"), "--epsilon: expected a finite number > 0, got inf"),
+        (("--epsilon", "-1"), "--epsilon: expected a finite number > 0, got -1.0"),
+        (("--clip-norm", "0"), "--clip-norm: expected a finite number > 0, got 0.0"),
+        (("--trials", "0"), "--trials: expected a whole number >= 2, got 0"),
+        (("--repeats", "0"), "--repeats: expected a whole number >= 1, got 0"),
+        (("--confidence", "1"), "--confidence: expected a number in (0, 1), got 1.0"),
+        (("--pretraining-steps", "-1"), "--pretraining-steps: expected a whole number >= 0, got -1"),
         (("--seed", "99999999999999999999"), "--seed: expected a whole number of 64 bits, got 99999999999999999999"),
-        (("--data", "imagenet"), "data: expected one of digits, breast_cancer, mnist"),
+        (("--data", "imagenet"), "--data: expected one of digits, breast_cancer, mnist"),
+        (("--mechanism", "gaussian"), "--delta: expected a number in (0, 1), got None"),
+        (("--mechanism", "privunit", "--delta", "0.1"), "--delta: expected none for privunit"),
         (("--data", "breast_cancer"), "image_shape: expected images [h, w, channels]"),
-        (("--craft", "rude"), "craft: expected one of benign, label_flip"),
+        (("--craft", "rude"), "--craft: expected one of benign, label_flip"),
         (("--epsilon",), "number_of_epsilons: expected a whole number >= 1, got 0"),
-        (("--data", "mnist", "--data-dir", "no/such/folder"), "data_dir: expected"),
+        (("--data", "mnist", "--data-dir", "no/such/folder"), "--data-dir: expected"),
     ],
 )
 def test_unusable_input_is_one_line(monkeypatch, capsys, arguments, message):
@@ -206,6 +208,27 @@ def test_unusable_input_is_one_line(monkeypatch, capsys, arguments, message):
     assert output.err.startswith(f"dpaudit: {message}")
     assert output.err.count("\n") == 1
     assert output.out == ""
+
+
+def test_what_an_audited_file_gives_is_no_option_s_value():
+    """A refusal names the option whose value it shows, however the option is held, and no other."""
+    options = main.parsed(["audit", "mine.py:noisy", "--epsilon", "2", "--until-violation", "--seed", "5"])
+    for message, told in (
+        ("epsilon: expected 1, got 2.0", "--epsilon: expected 1, got 2.0"),
+        ("seed: expected 1, got 5: five", "--seed: expected 1, got 5: five"),
+        ("epsilon: expected 1, got 3.0", "epsilon: expected 1, got 3.0"),
+        ("target: expected a mechanism, got mine.py:noisy", "target: expected a mechanism, got mine.py:noisy"),
+        ("mine.py: expected x0, got 2.0", "mine.py: expected x0, got 2.0"),
+    ):
+        assert command.of_option(message, options) == told
+        assert command.of_option(message, None) == message
+
+
+def test_help_tells_what_no_owners_stand_for(monkeypatch, capsys):
+    assert run(monkeypatch, "secure", "train", "--help") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "The owners that this process plays. (default: all)" in told
+    assert "(default: )" not in told
 
 
 def test_nothing_is_overwritten_without_force(monkeypatch, capsys, tmp_path):

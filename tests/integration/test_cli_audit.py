@@ -143,9 +143,13 @@ WRONG = [
     ("mine.py:noisy_sum", ("--checkpoint", ".", "--resume"), "--checkpoint: expected a file, got the folder ."),
     ("mine.py:curve", ("--epsilon", "1"), "--delta: expected that of the claim --epsilon, as the file's own claim"),
     ("mine.py:unclaimed", ("--until-violation",), "claim: expected the promise that until=violation() is to refute"),
-    ("mine.py:noisy_sum", ("--distinguisher", "magic"), "distinguisher: expected one of default, cosine, projection"),
-    ("mine.py:noisy_sum", ("--trials", "0"), "trials: expected a whole number >= 2, got 0"),
-    ("mine.py:noisy_sum", ("--confidence", "1"), "confidence: expected a number in (0, 1), got 1.0"),
+    (
+        "mine.py:noisy_sum",
+        ("--distinguisher", "magic"),
+        "--distinguisher: expected one of default, cosine, ",
+    ),
+    ("mine.py:noisy_sum", ("--trials", "0"), "--trials: expected a whole number >= 2, got 0"),
+    ("mine.py:noisy_sum", ("--confidence", "1"), "--confidence: expected a number in (0, 1), got 1.0"),
     ("lonely.py:fn", (), "lonely.py: expected x0 and x1 beside fn, got no x0 and no x1"),
     ("typo.py:fn", (), "typo.py: expected a file that runs, got SyntaxError: "),
     (

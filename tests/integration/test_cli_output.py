@@ -58,6 +58,18 @@ def test_what_other_processes_and_system_calls_write_is_kept_apart_too(tmp_path)
     assert {"loaded", "written", "started", "traced", "played"} <= set(err.splitlines())
 
 
+def test_a_home_that_cannot_be_written_gives_no_lines_of_matplotlib(tmp_path):
+    """Its own two came before the command's, which named the report."""
+    for place, home in enumerate(("/dev/null", tmp_path / "home")):
+        line = f"audit --counts 5 5 100 100 --out out{place}"
+        variables = {"HOME": str(home), "XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": ""}
+        ((status, out, err),) = together.ended(together.command(line, folder=tmp_path, variables=variables))
+        assert status == 0
+        assert "measured" in out
+        assert err == f"Report: out{place}/report.html\n"
+    assert (tmp_path / "home" / ".cache" / "matplotlib").is_dir()
+
+
 def test_a_table_is_printed_where_results_are(monkeypatch, capsys, tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     assert run(monkeypatch, "audit", f"{tmp_path / 'mine.py'}:silent", "--trials", "2000") == 0

@@ -177,18 +177,18 @@ def test_keys_are_made_for_those_who_have_none(monkeypatch, capsys, tmp_path):
     ("options", "message"),
     [
         (("--role", "h1"), "peer: expected the address of h2, which h1 calls, got none"),
-        (("--role", "h2", "--listen", "0.0.0.0:0"), "listen: expected certificates, a loopback address"),
+        (("--role", "h2", "--listen", "0.0.0.0:0"), "--listen: expected certificates, a loopback address"),
         (
             ("--role", "h2", "--metrics", "0.0.0.0:0"),
-            "metrics: expected a loopback address such as 127.0.0.1:9100, got",
+            "--metrics: expected a loopback address such as 127.0.0.1:9100, got",
         ),
-        (("--role", "h2", "--keys", "nowhere"), "keys: expected files of h2, got nowhere/h2.pem (No such file or"),
-        (("--role", "h2", "--mode", "noisy"), "noise_multiplier: expected a finite number > 0, got None"),
-        (("--role", "h2", "--noise", "table"), 'noise: expected none in mode "plain", got table'),
+        (("--role", "h2", "--keys", "nowhere"), "--keys: expected files of h2, got nowhere/h2.pem (No such file or"),
+        (("--role", "h2", "--mode", "noisy"), "--noise-multiplier: expected a finite number > 0, got None"),
+        (("--role", "h2", "--noise", "table"), '--noise: expected none in mode "plain", got table'),
         (("--role", "h2", "--owners", "A"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
         (("--role", "h2", "--owners", "h1"), "owner: expected at most 63 of a-z, 0-9 and hyphens within"),
-        (("--role", "h2", "--least-owners", "4"), "least_owners: expected at most 3, the number of owners, got 4"),
-        (("--role", "h2", "--deadline", "0"), "deadline: expected a finite number > 0, got 0.0"),
+        (("--role", "h2", "--least-owners", "4"), "--least-owners: expected at most 3, the number of owners, got 4"),
+        (("--role", "h2", "--deadline", "0"), "--deadline: expected a finite number > 0, got 0.0"),
     ],
 )
 def test_unusable_options_are_one_line(monkeypatch, capsys, tmp_path, options, message):

@@ -129,8 +129,8 @@ def test_parameters_that_cannot_be_written_do_not_lose_the_report(target: str, t
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--steps", "0", "--mode", "plain"), "steps: expected a whole number >= 1, got 0"),
-        (("--steps", "3"), "noise_multiplier: expected a finite number > 0, got None"),
+        (("--steps", "0", "--mode", "plain"), "--steps: expected a whole number >= 1, got 0"),
+        (("--steps", "3"), "--noise-multiplier: expected a finite number > 0, got None"),
         (
             ("--steps", "9999", "--noise-multiplier", "9", "--budget", "8", "1e-5"),
             "--steps: expected at most ",
