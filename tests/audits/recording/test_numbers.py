@@ -72,6 +72,7 @@ def calls(count):
     return pstats.Stats(profile).total_calls  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.integration
 def test_the_time_is_proportional_to_the_number_of_draws():
     few, more = calls(50), calls(200)
     assert more < 4.5 * few
