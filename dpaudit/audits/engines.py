@@ -80,12 +80,8 @@ def plane(
     """Samples trials in the plane, one angle and one coin each: exact in distribution, but for the coin's 32 bits.
 
     The plane is a circle of 2^32 steps with g0 at 0 and g1 at theta. The direction v is uniform on it; the release is
-    v or -v, on its gradient's side with probability Q. All comparisons are sign bits of 32-bit differences. The
-    dimension does not matter.
-
-    Q is rounded to a multiple of 2^-32, at most 1 - 2^-32, so gradients of norm L and more are not played at exactly
-    epsilon. Up to 15 the difference is below 0.001; 18 is played at 18.006, 21 at 21.08, and no epsilon at more than
-    32 ln 2 = 22.18.
+    v or -v, on its gradient's side with probability Q, a multiple of 2^-32 and at most 1 - 2^-32: an epsilon of 18 is
+    played at 18.006, 21 at 21.08, and none above 32 ln 2 = 22.18. All comparisons are sign bits of 32-bit differences.
 
     Args:
       key: a jax.random key, consumed; trial i of a repeat is a function of (key, repeat, i, trials).

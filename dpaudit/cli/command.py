@@ -88,14 +88,8 @@ def _cache_home() -> Path:
     return Path.home() / ".cache"
 
 
-STATUS = {  # 2 stands for unusable input
-    "consistent": 0,
-    "measured": 0,
-    "computed": 0,
-    "violation": 1,
-    "fault": 1,
-    "underpowered": 3,
-}
+# 2 stands for unusable input.
+STATUS = {"consistent": 0, "measured": 0, "computed": 0, "violation": 1, "fault": 1, "underpowered": 3}
 OUT = "out.txt"  # in the folder of a checkpoint, names the directory that its run has begun to fill
 TRACEBACK = "DPAUDIT_TRACEBACK"  # environment variable
 
