@@ -321,6 +321,6 @@ def looks(
         bars=bars,
         beside=np.zeros((len(bars), 2), np.int64),
         chosen=early.shape[1],
-        normal=normality.looks_normal(own),
+        normal=normality.looks_normal(own, peaked=watch.delta == 0),
     )
     return (account if watch.stages > 1 else account._replace(early=early[:, :0])), watch

@@ -58,7 +58,9 @@ def finished(
     if keep_scores:
         scores = [np.where(np.isnan(kept), np.inf, kept) for kept in account.kept]
         scores = scores if rule.above else [-own for own in scores]
-        account = account._replace(normal=normality.looks_normal(np.stack([own[:pairs] for own in scores])))
+        account = account._replace(
+            normal=normality.looks_normal(np.stack([own[:pairs] for own in scores]), peaked=watch.delta == 0)
+        )
         result = from_band(scores, method=method, estimator=estimator, trials=sum(trials), **promise)
         if not rule.above:  # world 1 where -score > t: not score > the number below -t
             assert result.threshold is not None

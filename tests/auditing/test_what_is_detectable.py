@@ -83,6 +83,9 @@ def test_which_scores_pass_for_normal():
         assert not looks_normal(draws.integers(0, 5, (2, n)))
         assert not looks_normal(draws.random((2, n)) < 0.5)
         assert not looks_normal(draws.geometric(0.3, (2, n)) - draws.geometric(0.3, (2, n)))
+    few = draws.laplace(size=(2, 60))
+    assert looks_normal(few, peaked=True)
+    assert not looks_normal(few)
     assert normal_apart(np.array([[0.0], [0.7]]) + z) == pytest.approx(0.7, abs=0.02)
     assert normal_apart(z * [[1.0], [1.3]]) is None
     assert normal_apart(draws.laplace(size=(2, n))) is None

@@ -16,16 +16,18 @@ ATOM = 0.45  # share of normal scores that one value takes: noise rounded to its
 ALIKE_WIDTH = 0.1  # difference of the logarithms of deviations that count as equal
 
 
-def looks_normal(scores: np.ndarray) -> bool:
+def looks_normal(scores: np.ndarray, *, peaked: bool = False) -> bool:
     """Tells whether the scores of at least one world pass for normal noise.
 
     Their Kolmogorov distance to the normal law of their mean and deviation is at most ``NEAR``, or what chance makes
     of it where scores are few. Tied scores count half, so that rounded noise and sums of bits pass. A score that takes
-    one value nearly half of the time does not, nor do scores that fit Laplace's law better. One world is enough,
-    because records that are sampled change the law of the other.
+    one value nearly half of the time does not, nor, unless ``peaked``, do scores that fit Laplace's law better. One
+    world is enough, because records that are sampled change the law of the other.
 
     Args:
       scores: [2, n], trials set aside.
+      peaked: whether few scores that Laplace's law fits better may pass, as where only a sum of small losses is told
+        from a single one.
 
     One set of normal scores in a hundred thousand or so fails.
 
@@ -35,8 +37,8 @@ def looks_normal(scores: np.ndarray) -> bool:
     if scores.shape[1] < 2 or not np.isfinite(scores).all() or (scores.std(axis=1) == 0).any():
         return False
     from_median = np.abs(scores - np.median(scores, axis=1, keepdims=True)).mean(axis=1)
-    peaked = np.log(scores.std(axis=1) / from_median).mean()  # where both laws' likelihoods are as large: ln(2e/pi)/2
-    return bool(peaked <= 0.5 * np.log(2 * np.e / np.pi)) and any(_is_normal(own) for own in scores)
+    peak = np.log(scores.std(axis=1) / from_median).mean()  # where both laws' likelihoods are as large: ln(2e/pi)/2
+    return bool(peaked or peak <= 0.5 * np.log(2 * np.e / np.pi)) and any(_is_normal(own) for own in scores)
 
 
 def _is_normal(own: np.ndarray) -> bool:
