@@ -19,7 +19,7 @@ from dpaudit._engine.checkpoint import checkpoint as checkpoint_of
 from dpaudit._engine.game import Game, both_worlds, game, trial_key
 from dpaudit.auditing import count, estimators
 from dpaudit.auditing.attacks import checked, distinguish
-from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE, pairs_aside
 from dpaudit.auditing.attacks.portfolio import PILOT_LEAST, Portfolio, pilot_pairs, portfolio
 from dpaudit.auditing.bounds import sequential
 from dpaudit.auditing.conclude import suitable
@@ -32,13 +32,10 @@ from dpaudit.auditing.lint import probe
 from dpaudit.auditing.result import AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
-CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and expected errors at the claim
 # Small rates take many trials to estimate, but an obvious fault should be found early. So with early stopping, if the
 # claim has a delta or is a curve, the rule is first chosen after a few pairs, or after twice the portfolio's pilot:
 FIRST_CHOICE, EARLY_PILOT = 64, 128
 AGAIN = 4  # and again after each fourfold increase
-ASIDE_MOST = 1 << 17  # pairs set aside; more would take memory, and longer, and not improve the choice
-CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which determines no rate to estimate
 
 
 def audit(
@@ -154,28 +151,6 @@ def audit(
         how = {"kept": kept, "progress": progress, "reading": reading}
         result = _carry_out(whole, name, family, threshold, half, cuts, until, estimator, promise, other=other, **how)
         return dataclasses.replace(result, reproducible=reproducible, low_bits=low_bits)
-
-
-def pairs_aside(half: int, claim: Claim | None, *, named: bool, stops: bool, on_host: bool = False) -> int:
-    """Returns how many pairs an audit sets aside to choose its rule.
-
-    Args:
-      half: pairs that may be played.
-      claim: of the audit.
-      named: whether one attack is named, whose scores are few.
-      stops: whether the audit may stop before all trials are played.
-      on_host: whether functions on the host are played.
-    """
-    aside = half // CHOOSING_SHARE
-    if on_host or not named:
-        aside = min(aside, ASIDE_MOST)
-    if stops and _is_curve(claim):
-        return min(aside, CURVE_PAIRS)
-    if stops and claim is not None:
-        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
-        least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
-        return int(min(aside, least if named else 2 * least))
-    return aside
 
 
 def _kept(checkpoint: str | os.PathLike[str] | None, whole: Game, matters: dict[str, Any]) -> Checkpoint | None:

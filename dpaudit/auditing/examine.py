@@ -11,6 +11,7 @@ import numpy as np
 from dpaudit import _validate
 from dpaudit._engine import programs
 from dpaudit._engine.game import trials_per_second
+from dpaudit.auditing.attacks.choose import pairs_aside
 from dpaudit.auditing.audit import audit
 from dpaudit.auditing.bounds import alternative
 from dpaudit.auditing.bounds.estimate import clopper_pearson
@@ -106,13 +107,15 @@ class Examination(NamedTuple):
         result = self.result
         if result.claim is None or result.claim.is_curve:
             return []
-        aside = result.trials // 2 - result.negatives
         settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
         found = []
-        for times in (10, 100):
-            worse, counted = worse_than(result, times * aside), (times * result.negatives, times * result.positives)
-            detectable = alternative.detectable(worse, result.claim.epsilon, *counted, **settings)
-            found.append({"trials": times * result.trials, "detectable": detectable})
+        for trials in (10 * result.trials, 100 * result.trials):
+            aside = pairs_aside(trials // 2, result.claim, named=False, stops=False)
+            pairs = trials // 2 - aside
+            detectable = alternative.detectable(
+                worse_than(result, aside), result.claim.epsilon, pairs, pairs, **settings
+            )
+            found.append({"trials": trials, "detectable": detectable})
         return found
 
 

@@ -123,7 +123,8 @@ def with_foresight(
     refuted = _refuted(estimator, watch, claim, result, pairs)
     power = None
     if expected is not None:
-        if expected.apart is not None and aside > 0 and not claim.is_curve:  # rare events, if they are few, say little
+        if expected.apart is not None and aside > 0 and not claim.is_curve:
+            # the rates of rare events, which a small delta asks for, follow from the scores and are not counted
             fixed = alternative.normal(aside, mu=expected.apart, **settings)
         else:
             fixed = Alternative(lambda _: (expected.fpr, expected.fnr), "the alternative")
@@ -257,7 +258,7 @@ def _takes(claim: Claim, result: AuditResult, pairs: int) -> str:
 def _finds(claim: Claim, result: AuditResult, trials: int) -> float:
     """Returns the probability that so many trials show Gaussian noise that loses twice the claim."""
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
-    aside = trials // (2 * choose.CHOOSING_SHARE)
+    aside = choose.pairs_aside(trials // 2, claim, named=False, stops=False)
     counted = trials // 2 - aside
     worse = alternative.gaussian(aside, **settings)
     return alternative.power(worse, 2 * claim.epsilon, claim.epsilon, counted, counted, **settings)

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 from dpaudit import _validate
-from dpaudit.auditing.attacks.choose import CHOOSING_SHARE
+from dpaudit.auditing.attacks.choose import CHOOSING_SHARE, pairs_aside
 from dpaudit.auditing.attacks.distinguish import Distinguisher
-from dpaudit.auditing.audit import audit, pairs_aside
+from dpaudit.auditing.audit import audit
 from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative
 from dpaudit.auditing.bounds.betting import outcomes

@@ -73,7 +73,7 @@ class AuditResult:
         attack was named.
       certified: advantage, accuracy, TPR at a small FPR and posterior, with bounds.
       band: the measured trade-off curve; None if only the counts of one rule are known.
-      normal: whether the scores set aside are consistent with normal ones in both worlds.
+      normal: whether the scores of a world pass for normal ones, on the trials set aside or, of a band, on all.
       power: the probability that this audit would have called the given alternative a violation, by the error rates
         measured on it; None without one.
       reading: "gaussian" if the next three hold the epsilon that follows if the trade-off curve is Gaussian; no

@@ -65,10 +65,10 @@ def keep_compiled() -> None:
     options, JAX's version and the kind of processor. If the folder cannot be written, nothing is cached.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        folder = _cache_home() / "dpaudit"
         try:
+            folder = _cache_home() / "dpaudit"
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # the second where the user has no home at all
             return
         if not os.access(folder, os.W_OK):
             return

@@ -66,17 +66,17 @@ def _give_matplotlib_a_folder() -> None:
     """Names a temporary folder for Matplotlib if its own cannot be written, of which it would warn in two lines."""
     if "MPLCONFIGDIR" in os.environ or "matplotlib" in sys.modules:
         return
-    if sys.platform.startswith(("linux", "freebsd")):
-        kinds = ("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache")
-        folders = [Path(os.environ.get(name) or Path.home() / usual, "matplotlib") for name, usual in kinds]
-    else:
-        folders = [Path.home() / ".matplotlib"]
     try:
+        if sys.platform.startswith(("linux", "freebsd")):
+            kinds = ("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache")
+            folders = [Path(os.environ.get(name) or Path.home() / usual, "matplotlib") for name, usual in kinds]
+        else:
+            folders = [Path.home() / ".matplotlib"]
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
             if not os.access(folder, os.W_OK):
                 raise PermissionError(folder)
-    except OSError:
+    except (OSError, RuntimeError):  # the second where the user has no home at all
         os.environ["MPLCONFIGDIR"] = folder = tempfile.mkdtemp(prefix="dpaudit-matplotlib-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from dpaudit import _validate
 from dpaudit.auditing.bounds.certified import Certificates
 from dpaudit.auditing.bounds.plan import PERFECT, Plan
-from dpaudit.auditing.foresight import sees_a_part
+from dpaudit.auditing.foresight import most_attained, sees_a_part
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words
@@ -206,7 +206,7 @@ def _part_seen(result: AuditResult) -> list[tuple[str, str]]:
     """Warns of an attack that attains less than half of the promise, of which the result is silent on why."""
     if result.claim is None or result.verdict != "consistent" or not sees_a_part(result):
         return []
-    return [("part seen", PART_SEEN.format(share=result.epsilon_upper / result.claim.epsilon))]
+    return [("part seen", PART_SEEN.format(share=most_attained(result) / result.claim.epsilon))]
 
 
 def certified_lines(certified: Certificates) -> list[tuple[str, str]]:

@@ -88,6 +88,16 @@ def test_the_report_names_the_part_of_a_promise_that_an_attack_attains():
     assert "part seen" not in dict(result_lines(tight))
 
 
+def test_of_a_band_the_part_is_that_of_its_most_accurate_threshold():
+    """Its upper bound over all thresholds is infinite."""
+    draws = np.random.default_rng(3).laplace(size=(2, 10_000))
+    found = dpaudit.from_scores(draws[0], draws[1] + 1, claim=Claim(4.0), estimator=estimators.equal_level)
+    assert found.epsilon_upper == np.inf
+    assert found.verdict == "consistent"
+    told = dict(result_lines(found))["part seen"]
+    assert 1 / 4 <= int(told.split("%")[0].split()[-1]) / 100 < 2 / 4
+
+
 @pytest.mark.parametrize("attack", [None, distinguish.projection._replace(threshold=0.5)])
 def test_an_audit_that_something_else_stops_has_the_power_of_the_trials_it_played(attack):
     def laplace(key, x):

@@ -11,7 +11,7 @@ import pytest
 import dpaudit
 from dpaudit import Claim, estimators
 from dpaudit.auditing.attacks import choose
-from dpaudit.auditing.audit import ASIDE_MOST, pairs_aside
+from dpaudit.auditing.attacks.choose import ASIDE_MOST, ON_HOST, pairs_aside
 from dpaudit.auditing.bounds import alternative, gdp, sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.bounds.normality import looks_normal, normal_apart
@@ -174,8 +174,9 @@ def test_a_prediction_for_more_trials_is_that_of_an_audit_with_as_many():
     )
     more, result = found.with_more()[0], found.result
     settings: dict[str, Any] = {"delta": result.delta, "confidence": result.confidence}
-    aside, counted = 10 * (result.trials // 2 - result.negatives), 10 * result.negatives
-    worse = alternative.gaussian(aside, **settings)
+    assert more["trials"] == 10 * result.trials
+    aside = pairs_aside(5 * result.trials, SMALL, named=False, stops=False)
+    counted, worse = 5 * result.trials - aside, alternative.gaussian(aside, **settings)
     assert more["detectable"] == pytest.approx(alternative.detectable(worse, 1.0, counted, counted, **settings))
 
 
@@ -201,6 +202,7 @@ def test_trials_set_aside_for_a_family_have_a_limit():
     many = 1 << 30
     assert pairs_aside(many, None, named=False, stops=False) == ASIDE_MOST
     assert pairs_aside(many, None, named=True, stops=False) == many // 4
+    assert pairs_aside(many, None, named=True, stops=False, on_host=True) == ON_HOST < ASIDE_MOST
     assert pairs_aside(4_000, None, named=False, stops=False) == 1_000
 
 

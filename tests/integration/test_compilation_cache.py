@@ -98,3 +98,15 @@ def test_importing_the_library_keeps_nothing(tmp_path):
     unset = "import os\nos.environ.pop('JAX_COMPILATION_CACHE_DIR')\n"
     ((status, _, said),) = ended(start(unset + code, folder=tmp_path, variables={"XDG_CACHE_HOME": str(tmp_path)}))
     assert status == 0, said
+
+
+def test_a_user_without_a_home_keeps_no_programs(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    before = cache_dir()
+    for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(command.Path, "home", nowhere)
+    command.keep_compiled()
+    assert cache_dir() == before

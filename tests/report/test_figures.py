@@ -1,8 +1,10 @@
 """What is drawn, in the coordinates of the data."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +160,23 @@ def test_png_is_reproducible(tmp_path):
     content = (tmp_path / "a.png").read_bytes()
     assert content[:4] == b"\x89PNG"
     assert content == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_user_without_a_home_gets_a_folder_for_matplotlib(monkeypatch, tmp_path):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, "")  # so that what is set is undone
+        monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    figures._give_matplotlib_a_folder()
+    assert Path(os.environ["MPLCONFIGDIR"]).is_dir()
+    monkeypatch.delenv("MPLCONFIGDIR")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)  # the twin has one
+    figures._give_matplotlib_a_folder()
+    assert "MPLCONFIGDIR" not in os.environ
 
 
 @pytest.mark.integration

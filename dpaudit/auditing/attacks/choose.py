@@ -13,6 +13,12 @@ from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors, upper_b
 from dpaudit.mechanisms.claim import Claim
 
 CHOOSING_SHARE = 4  # one trial in four is set aside to choose a rule
+CHOOSING_LEAST, CHOOSING_ERRORS = 500, 10  # with early stopping: pairs, and expected errors at the claim
+ASIDE_MOST, ON_HOST = (
+    1 << 19,
+    1 << 17,
+)  # pairs set aside; more help to choose rare events, and take memory
+CURVE_PAIRS = 4_000  # set aside at most with early stopping against a curve, which determines no rate to estimate
 CANDIDATES = 1000  # thresholds of a score that are tried, at most
 CLOSE = 0.01  # relative difference of bounds that counts as a tie
 GRID = 15  # thresholds by which the whole curve is drawn
@@ -46,6 +52,28 @@ class Seen(NamedTuple):
     accuracy: float
     evidence: float = 0.0
     apart: float = 0.0
+
+
+def pairs_aside(half: int, claim: Claim | None, *, named: bool, stops: bool, on_host: bool = False) -> int:
+    """Returns how many pairs an audit sets aside to choose its rule.
+
+    Args:
+      half: pairs that may be played.
+      claim: of the audit.
+      named: whether one attack is named, whose scores are few.
+      stops: whether the audit may stop before all trials are played.
+      on_host: whether functions on the host are played.
+    """
+    aside = half // CHOOSING_SHARE
+    if on_host or not named:
+        aside = min(aside, ON_HOST if on_host else ASIDE_MOST)
+    if stops and claim is not None and claim.is_curve:
+        return min(aside, CURVE_PAIRS)
+    if stops and claim is not None:
+        rarest = min(np.exp(-claim.epsilon), np.sqrt(claim.delta) or 1.0)
+        least = CHOOSING_LEAST + CHOOSING_ERRORS / rarest
+        return int(min(aside, least if named else 2 * least))
+    return aside
 
 
 def choose_rule(scores: np.ndarray, *, delta: float, confidence: float) -> Rule:

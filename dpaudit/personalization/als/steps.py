@@ -33,7 +33,7 @@ minimum has, beside b_j,
     -a_0 sum_i (u_x' x_j) u_v = -a_0 (sum_i u_v u_x') x_j,
 
 whose sum over users no device sends: it would be one more statistic in the same mu^2. With it every step lowers the
-objective; without it an item step may raise it. In a trial without noise rankings were no better with it.
+objective; without it an item step may raise it.
 
 Source: Chien et al. 2021, "Private Alternating Least Squares", Algorithm 1 and Section 4 (uniform and tail weights);
 Krichene et al. 2023, arXiv 2302.07975 (adaptive weights, public features); paper 004, "factored models".
