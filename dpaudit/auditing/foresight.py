@@ -214,12 +214,13 @@ def sees_a_part(result: AuditResult) -> bool:
 
 
 def most_attained(result: AuditResult) -> float:
-    """Returns the upper bound on what the attack attains; of a band, whose best threshold may be any, that of its most
-    accurate one."""
+    """Returns the upper bound on what the attack attains; of a band, whose bound over all thresholds is infinite, that
+    of the threshold with the largest lower bound."""
     if np.isfinite(result.epsilon_upper) or result.band is None:
         return result.epsilon_upper
-    best = _most_accurate(result.band)
-    return float(epsilon_from_rates(result.band.fpr_low[best], result.band.fnr_low[best], result.delta))
+    seen = result.band
+    best = int(np.argmax(epsilon_from_rates(np.array(seen.fpr_high), np.array(seen.fnr_high), result.delta)))
+    return float(epsilon_from_rates(seen.fpr_low[best], seen.fnr_low[best], result.delta))
 
 
 def _most_accurate(band: Band) -> int:

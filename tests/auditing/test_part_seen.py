@@ -88,7 +88,7 @@ def test_the_report_names_the_part_of_a_promise_that_an_attack_attains():
     assert "part seen" not in dict(result_lines(tight))
 
 
-def test_of_a_band_the_part_is_that_of_its_most_accurate_threshold():
+def test_of_a_band_the_part_is_that_of_its_best_threshold():
     """Its upper bound over all thresholds is infinite."""
     draws = np.random.default_rng(3).laplace(size=(2, 10_000))
     found = dpaudit.from_scores(draws[0], draws[1] + 1, claim=Claim(4.0), estimator=estimators.equal_level)
