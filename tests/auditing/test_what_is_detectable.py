@@ -1,6 +1,7 @@
 """What an audit says it would have detected depends on the noise: not on how it is rounded, nor on how many scores
 were looked at. Rare events that refute a claim are chosen, and plans agree with the audits that are made."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,14 +10,16 @@ import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim, estimators
+from dpaudit import Claim, distinguish, estimators
 from dpaudit.auditing.attacks import choose
 from dpaudit.auditing.attacks.choose import ASIDE_MOST, ON_HOST, pairs_aside
 from dpaudit.auditing.bounds import alternative, gdp, sequential
 from dpaudit.auditing.bounds.estimate import epsilon_bounds, errors
 from dpaudit.auditing.bounds.normality import looks_normal, normal_apart
 from dpaudit.auditing.examine import examine
+from dpaudit.auditing.foresight import worse_than
 from dpaudit.auditing.plan_mechanism import plan_mechanism
+from dpaudit.auditing.result import Band
 
 KEY = jax.random.key(13)
 SMALL = Claim(1.0, 1e-5)
@@ -64,6 +67,14 @@ def test_more_trials_and_bands_do_not_make_a_part_the_whole(estimator):
     assert twin.verdict == "consistent"
 
 
+@pytest.mark.integration
+def test_a_band_of_a_named_attack_is_judged_by_its_noise_too():
+    how: dict[str, Any] = {"key": KEY, "trials": 20_000, "claim": Claim(4.0), "estimator": estimators.equal_level}
+    found = dpaudit.audit(*bits(300, 4.0), distinguisher=distinguish.projection, **how)
+    assert found.verdict == "underpowered"
+    assert alternative.SPREAD in str(found.reason)
+
+
 @pytest.mark.parametrize("epsilon, verdict", [(1.0, "consistent"), (2.0, "violation")])
 def test_laplace_noise_is_not_taken_for_normal_where_scores_are_few(epsilon, verdict):
     found = dpaudit.audit(laplace(epsilon), 0.0, 1.0, key=KEY, trials=1_000, claim=SMALL)
@@ -83,6 +94,7 @@ def test_which_scores_pass_for_normal():
         assert not looks_normal(draws.integers(0, 5, (2, n)))
         assert not looks_normal(draws.random((2, n)) < 0.5)
         assert not looks_normal(draws.geometric(0.3, (2, n)) - draws.geometric(0.3, (2, n)))
+    assert not looks_normal(draws.random((2, 50)) < 0.5)  # which chance alone would let pass
     few = draws.laplace(size=(2, 60))
     assert looks_normal(few, peaked=True)
     assert not looks_normal(few)
@@ -105,6 +117,20 @@ def test_a_rare_event_that_refutes_the_claim_is_chosen():
     assert min(errors(scores, *plain)) > 100
     whole = np.array([[0.0], [1.0]]) + noise  # the twin keeps the promise
     assert choose.look(whole, **settings, claim=claim) == choose.look(whole, **settings)
+
+
+def test_chance_does_not_choose_the_rule_of_a_promise_that_is_kept():
+    draws, claim = np.random.default_rng(5), Claim(1.0)
+    settings: dict[str, Any] = {"delta": 0.0, "confidence": 0.95}
+    changed = 0
+    for _ in range(100):
+        scores = np.array([[0.0], [1.0]]) + draws.laplace(size=(2, 1_250))
+        changed += choose.look(scores, **settings, claim=claim) != choose.look(scores, **settings)
+    assert changed <= 2
+    half = np.array([[0.0], [2.0]]) + draws.laplace(size=(2, 1_250))
+    seen = choose.look(half, **settings, claim=claim)
+    assert seen.bound > 1
+    assert seen.evidence == np.inf  # it goes before whatever shows less
 
 
 def test_noise_that_is_cut_off_is_found():
@@ -146,11 +172,39 @@ def test_an_alternative_with_rare_events_is_judged_by_the_choice_that_the_audit_
     def noisy(sigma):
         return lambda key, x: x + sigma * jax.random.normal(key)
 
-    how: dict[str, Any] = {"key": KEY, "claim": Claim(1.0, 1e-4), "trials": 200_000}
-    found = dpaudit.audit(noisy(3.2), 0.0, 1.0, alternative=noisy(1.0), **how)
+    kept, trials = float(1 / gdp.mu_from_epsilon(1.0, 1e-5)), 200_000
+    found = dpaudit.audit(noisy(kept), 0.0, 1.0, key=KEY, claim=SMALL, trials=trials, alternative=noisy(SIGMA))
     assert found.power is not None
-    assert found.power > 0.9
+    assert found.power > 0.95
     assert found.verdict == "consistent"
+    assert dpaudit.audit(noisy(SIGMA), 0.0, 1.0, key=KEY, claim=SMALL, trials=trials).verdict == "violation"
+
+
+def test_what_attains_a_part_of_a_claim_with_a_delta_misses_rare_events_whatever_its_law():
+    found = dpaudit.audit(lambda key, x: x + 4.85 * jax.random.normal(key), 0.0, 1.0, key=KEY, claim=SMALL)
+    unknown = dataclasses.replace(found, normal=False)
+    assert worse_than(unknown, 20_000).name == alternative.GAUSSIAN
+    assert unknown.band is not None
+    few = [tuple(np.round(rates, 1).tolist()) for rates in unknown.band]
+    assert worse_than(dataclasses.replace(unknown, band=Band(*few)), 20_000).name != alternative.GAUSSIAN
+    pure = dataclasses.replace(unknown, delta=0.0, claim=Claim(1.0))
+    assert worse_than(pure, 20_000).name not in (alternative.GAUSSIAN, alternative.SPREAD)
+    assert worse_than(dataclasses.replace(pure, normal=True), 20_000).name == alternative.SPREAD
+
+
+def test_twice_the_claim_to_three_digits_is_twice_the_claim():
+    found = dpaudit.audit(
+        lambda key, x: x + 10 * jax.random.laplace(key), 0.0, 1.0, key=jax.random.key(0), claim=Claim(0.1)
+    )
+    assert found.detectable == pytest.approx(0.2001, abs=1e-4)
+    assert found.verdict == "consistent"
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-3])
+def test_few_peaked_scores_of_a_band_are_a_sum_only_without_a_delta(delta):
+    draws = np.random.default_rng(4).laplace(size=(2, 60))
+    found = dpaudit.from_scores(*draws, claim=Claim(1.0, delta), estimator=estimators.equal_level)
+    assert found.normal == (delta == 0)
 
 
 def test_the_trials_that_are_advised_do_not_depend_on_those_that_were_played():

@@ -24,7 +24,6 @@ CLOSE = 0.01  # relative difference of bounds that counts as a tie
 GRID = 15  # thresholds by which the whole curve is drawn
 STRICT = threshold.STRICT
 WORTH = 3.0  # standard errors above a claim from which on its p-values are computed
-LUCKY = 0.1  # error of the bounds on its rates by which a rule is judged that refutes a claim
 SURE = np.log(2000)  # evidence of the best of all thresholds from which on it is not by chance
 
 
@@ -116,18 +115,9 @@ def look(scores: np.ndarray, *, delta: float, confidence: float, claim: Claim | 
         return Seen(rule, bound, accuracy, np.inf, gap)
     if claim is not None and _excess(above0, above1, n, claim) > WORTH:
         refuting = _look_at_curve(scores, claim, **settings)
-        if refuting.evidence > SURE and _pays(errors(scores, *refuting.rule), n, claim, confidence):
+        if refuting.evidence > SURE:
             return refuting._replace(bound=max(bound, refuting.bound))
     return Seen(rule, bound, accuracy, apart=gap)
-
-
-def _pays(wrong: tuple[int, int], n: int, claim: Claim, confidence: float) -> bool:
-    """Tells whether a rule with so many errors would refute the claim on the trials to come, even if it is among the
-    luckiest in ten."""
-    more, alpha = (CHOOSING_SHARE - 1) * n, (1 - confidence) / 2
-    counts = (np.ceil(more * upper_bound(count, n, alpha=LUCKY)) for count in wrong)
-    fpr, fnr = (upper_bound(count, more, alpha=alpha) for count in counts)
-    return bool(epsilon_from_rates(fpr, fnr, claim.delta) > claim.epsilon)
 
 
 def _excess(above0: np.ndarray, above1: np.ndarray, n: int, claim: Claim) -> float:
