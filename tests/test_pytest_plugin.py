@@ -213,3 +213,12 @@ def test_the_plugin_imports_no_jax_until_it_is_used(pytester):
     pytester.run(*command).assert_outcomes(passed=1)
     markers = pytester.run(*command, "--markers")
     markers.stdout.fnmatch_lines(["@pytest.mark.dpaudit(seconds=5, confidence=0.999, trials=None)*"])
+
+
+def test_a_key_of_one_s_own_is_refused_in_one_line(runs):
+    found, _ = runs(
+        "@pytest.mark.dpaudit(trials=200)\n"
+        "def test_it(audit_privacy):\n    audit_privacy(noisy, x0, x1, claim, key=jax.random.key(3))\n"
+    )
+    assert outcome(found) == {"passed": 0, "skipped": 0, "failed": 1}
+    assert "key: expected none, which comes from the test's name" in message(found)
