@@ -47,6 +47,7 @@ def test_a_bare_value_is_a_proof_only_beside_recorded_draws():
 def test_the_audit_decides_where_nothing_is_drawn():
     found = record(lambda x: x, 0.0, 1.0, claim=Claim(1.0))
     assert (found.verdict, found.audit is None) == ("violation", False)
+    assert record(lambda x: x, 0.0, 1.0, claim=Claim(50.0)).verdict == "underpowered"  # no trials prove so much
 
 
 def multivariate(rng, x):

@@ -129,12 +129,21 @@ def one_noise_at_two_places(rng, x):
     return x + (noise + noise[::-1])
 
 
+def noise_that_is_taken_away_again(rng, x):
+    kept, lost = rng.normal(size=2)
+    return x.sum() + ((kept + lost) - lost)
+
+
 def test_a_sum_of_noises_is_gaussian_only_if_they_are_independent():
     claim = Claim(8.0, 1e-5)
     apart = record(sum_with_another, X0, X1, claim=claim, trials=0)
     assert apart.epsilon_returned == pytest.approx(Claim.gaussian(3**-0.5).epsilon_at(1e-5))
-    for fn in (sum_with_a_part, one_noise_at_two_places):
-        assert record(fn, X0, X1, claim=claim, trials=0).verdict == "underpowered"
+    for fn in (sum_with_a_part, one_noise_at_two_places, noise_that_is_taken_away_again):
+        found = record(fn, X0, X1, claim=claim, trials=0)
+        assert found.verdict == "underpowered"
+        alone = fn is one_noise_at_two_places  # each of its two sums is Gaussian, and they are one
+        assert {noise.law for noise in found.noises} == {"gaussian" if alone else "unknown"}
+    assert {noise.law for noise in apart.noises} == {"gaussian"}
 
 
 def of_the_first_row(rng, rows):
@@ -217,6 +226,19 @@ def test_noises_may_change_places(fn, inputs):
     """The order in which equal noises are drawn is no fault."""
     found = record(fn, *inputs, claim=Claim(2.0), trials=0)
     assert (found.verdict, found.kinds) == ("underpowered", frozenset()), str(found)
+
+
+def test_values_that_the_other_input_exchanges_prove_nothing():
+    """Both inputs give 0 and 1 with noise in this order, so nothing is lost."""
+
+    def in_order(rng, x):
+        first, second = x[0] + rng.laplace(), x[1] + rng.laplace()
+        return [first, second] if x[0] < 0.5 else [second, first]
+
+    found = record(in_order, np.array([0.0, 1.0]), np.array([1.0, 0.0]), claim=Claim(0.5), trials=0)
+    assert found.verdict == "underpowered"
+    twin = record(in_order, np.array([0.0, 1.0]), np.array([0.0, 2.0]), claim=Claim(0.5), trials=0)
+    assert twin.verdict == "violation"  # in the same places
 
 
 @pytest.mark.parametrize("fn, inputs", [(counted_in_order, ("abbbba", "bbbbba")), (unsorted, SWAPPED)])
