@@ -11,6 +11,7 @@ import pytest
 import dpaudit
 from dpaudit import AuditResult, Claim, distinguish, estimators
 from dpaudit.auditing.bounds import alternative, gdp, plan, sequential
+from dpaudit.auditing.foresight import most_attained
 from dpaudit.auditing.plan_mechanism import plan_mechanism
 from dpaudit.report.table import result_lines
 
@@ -96,6 +97,7 @@ def test_of_a_band_the_part_is_that_of_its_best_threshold():
     assert found.verdict == "consistent"
     told = dict(result_lines(found))["part seen"]
     assert 1 / 4 <= int(told.split("%")[0].split()[-1]) / 100 < 2 / 4
+    assert most_attained(found) > found.epsilon_hat + 0.05  # a bound, and not what was seen
 
 
 @pytest.mark.parametrize("attack", [None, distinguish.projection._replace(threshold=0.5)])

@@ -123,7 +123,7 @@ def test_chance_does_not_choose_the_rule_of_a_promise_that_is_kept():
     draws, claim = np.random.default_rng(5), Claim(1.0)
     settings: dict[str, Any] = {"delta": 0.0, "confidence": 0.95}
     changed = 0
-    for _ in range(100):
+    for _ in range(200):
         scores = np.array([[0.0], [1.0]]) + draws.laplace(size=(2, 1_250))
         changed += choose.look(scores, **settings, claim=claim) != choose.look(scores, **settings)
     assert changed <= 2
@@ -172,12 +172,13 @@ def test_an_alternative_with_rare_events_is_judged_by_the_choice_that_the_audit_
     def noisy(sigma):
         return lambda key, x: x + sigma * jax.random.normal(key)
 
-    kept, trials = float(1 / gdp.mu_from_epsilon(1.0, 1e-5)), 200_000
-    found = dpaudit.audit(noisy(kept), 0.0, 1.0, key=KEY, claim=SMALL, trials=trials, alternative=noisy(SIGMA))
+    kept = float(1 / gdp.mu_from_epsilon(1.0, 1e-5))
+    how: dict[str, Any] = {"key": jax.random.key(2), "claim": SMALL, "trials": 200_000}  # of few pairs, a poor choice
+    found = dpaudit.audit(noisy(kept), 0.0, 1.0, alternative=noisy(SIGMA), **how)
     assert found.power is not None
     assert found.power > 0.95
     assert found.verdict == "consistent"
-    assert dpaudit.audit(noisy(SIGMA), 0.0, 1.0, key=KEY, claim=SMALL, trials=trials).verdict == "violation"
+    assert dpaudit.audit(noisy(SIGMA), 0.0, 1.0, **how).verdict == "violation"
 
 
 def test_what_attains_a_part_of_a_claim_with_a_delta_misses_rare_events_whatever_its_law():
