@@ -56,7 +56,7 @@ class Audit:
     """Audit a mechanism of your own, or scores, counts or releases that you have; the status is 0 (consistent or
     measured), 1 (violation), 2 (error) or 3 (underpowered: too few trials to know)."""
 
-    target: Annotated[str | None, tyro.conf.Positional] = None
+    target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE:NAME")] = None
     """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim); or it is a function of (key, x)
     or a dpaudit.Mechanism, with the inputs in the file's variables x0 and x1 and the promise, if any, in claim."""
     scores: str | None = None
@@ -218,7 +218,7 @@ class Examine:
     """Run all checks on a mechanism of your own: purity, its program, sensitivity, the worst pair of inputs, all
     attacks; the status is 0 (consistent), 1 (violation or fault), 2 (error) or 3 (underpowered)."""
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE:NAME")]
     """FILE:NAME. In the Python file, NAME is a dpaudit.Case; or it is a function of (key, x) or a dpaudit.Mechanism,
     with the promise in the file's variable claim and the neighbours in domain (a dpaudit.Domain) or x0 and x1 (one
     pair)."""

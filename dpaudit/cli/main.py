@@ -32,6 +32,7 @@ from dpaudit.cli.command import (
     show,
     worst,
 )
+from dpaudit.cli.options import parsed_as
 from dpaudit.cli.output import kept_for_results
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Ldp:
 class Plan:
     """Plan the number of trials of an audit, both fixed in advance and for an audit that may stop at any time."""
 
-    target: Annotated[str | None, tyro.conf.Positional] = None
+    target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE:NAME")] = None
     """FILE:NAME, as for audit: plan for this mechanism, after a pilot audit. Without it, plan for a perfect attack."""
     epsilon: float | None = None
     """Claimed privacy loss, in nats; by default the mechanism's claim."""
@@ -146,19 +147,17 @@ def main() -> None:
 
 def parsed(arguments: Sequence[str] | None = None) -> Any:
     """Parses the command line, or ``arguments``."""
-    return tyro.cli(
+    commands = (
         Annotated[Ldp, tyro.conf.subcommand("ldp")]
         | Annotated[audit.Audit, tyro.conf.subcommand("audit")]
         | Annotated[audit.Examine, tyro.conf.subcommand("examine")]
         | Annotated[train.Train, tyro.conf.subcommand("train")]
         | Annotated[Plan, tyro.conf.subcommand("plan")]
         | Annotated[Data, tyro.conf.subcommand("data")]
-        | Annotated[secure.Secure, tyro.conf.subcommand("secure")],
-        args=arguments,
-        prog="dpaudit",
-        description="Measure how private a mechanism really is. `dpaudit --version` prints the version.",
-        config=(tyro.conf.FlagCreatePairsOff,),
+        | Annotated[secure.Secure, tyro.conf.subcommand("secure")]
     )
+    about = "Measure how private a mechanism really is. `dpaudit --version` prints the version."
+    return parsed_as(commands, arguments, prog="dpaudit", description=about)
 
 
 def _audited(options: audit.Audit) -> int:

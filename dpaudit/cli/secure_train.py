@@ -51,7 +51,7 @@ class Train(TermsOptions):
     servers here, with mutual TLS, to try a training out.
     """
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE:NAME")]
     """FILE:NAME of a dpaudit.training.two_servers.Task: loss, initial parameters, records of an owner, optimizer,
     and what to measure."""
     batch_size: int

@@ -99,7 +99,7 @@ def test_faults_are_caught(fault):
     assert broken.claim is not None
     assert broken.claim.epsilon_at(DELTA) == pytest.approx(EPSILON, rel=1e-3)
     if hardly:
-        result = dpaudit.audit(broken, ABSENT, PRESENT, key=KEY, trials=1_000_000)
+        result = dpaudit.audit(broken, ABSENT, PRESENT, key=KEY, trials=4_000_000)
     else:
         result = dpaudit.from_scores(*scored(broken, 10_000)[0], claim=broken.claim, delta=DELTA)
     assert result.verdict == "violation"

@@ -198,7 +198,7 @@ def test_all_settings_may_be_named_beside_others(monkeypatch):
         (("--mechanism", "privunit", "--delta", "0.1"), "--delta: expected none for privunit"),
         (("--data", "breast_cancer"), "image_shape: expected images [h, w, channels]"),
         (("--craft", "rude"), "--craft: expected one of benign, label_flip"),
-        (("--epsilon",), "number_of_epsilons: expected a whole number >= 1, got 0"),
+        (("--epsilon",), "--epsilon: expected a value, got none"),
         (("--data", "mnist", "--data-dir", "no/such/folder"), "--data-dir: expected"),
     ],
 )

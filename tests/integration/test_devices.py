@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from experiments import common
 from tests.integration.together import ended, start
 
 # The largest difference of a row's number, of its size or of 1: none for audits, whose trials are bit-identical; for
@@ -32,7 +33,8 @@ ALONE = ("seconds", "hours")  # quantities that are times
 
 
 def quick(name: str, folder: Path, devices: int) -> subprocess.Popen[str]:
-    code = f"import sys, runpy; sys.argv[0] = '{name}'; runpy.run_module('experiments.{name}', run_name='__main__')"
+    module = f"experiments.{common.program(name)}"
+    code = f"import sys, runpy; sys.argv[0] = '{name}'; runpy.run_module('{module}', run_name='__main__')"
     how = {"NPROC": "16"}  # threads: a network trained on a CPU depends on how many there are
     return start(code, "--quick", "--out", str(folder / str(devices)), folder=folder, devices=devices, variables=how)
 
