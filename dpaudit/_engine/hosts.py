@@ -190,6 +190,8 @@ def status(interruption: KeyboardInterrupt) -> int:
 def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
     """Makes SIGTERM raise :class:`Terminated` in the main thread, once.
 
+    Python drops what is raised while it collects garbage or finalizes an object; the signal is then sent again.
+
     A main thread that computes handles no signal until the device answers. That may take a long compilation, or never
     happen if another process was interrupted before it sent its part. A second thread therefore waits a little less
     than schedulers do and then ends the process with the same status. No file is left partly written.
@@ -201,6 +203,14 @@ def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
     def interrupt(*_: Any) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
+
+    def again(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, Terminated):
+            dropped(unraisable)
+            return
+        signal.signal(signal.SIGTERM, interrupt)
+        sent_again.append(threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGTERM]))
+        sent_again[-1].start()
 
     def watch() -> None:
         while number := reading.recv(1):
@@ -219,10 +229,12 @@ def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
             leave(TERMINATED)
 
     leaving = threading.Event()
+    sent_again: list[threading.Timer] = []
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     wakeup = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     handler = signal.signal(signal.SIGTERM, interrupt)
+    dropped, sys.unraisablehook = sys.unraisablehook, again
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
@@ -234,6 +246,9 @@ def sigterm_interrupts(last_words: Callable[[], str]) -> Iterator[None]:
     finally:
         if leaving.is_set():
             watcher.join()  # the second thread ends the process
+        sys.unraisablehook = dropped
+        for timer in sent_again:
+            timer.cancel()
         signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)
         signal.set_wakeup_fd(wakeup)
         writing.close()

@@ -6,10 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 
 from dpaudit import _validate
+from dpaudit.kernels.philox import by_halves
 from dpaudit.mechanisms.claim import Claim, Mechanism
 from dpaudit.mechanisms.sampling import bernoulli, rare
 
@@ -63,9 +63,9 @@ def _up_to(most: int, key: jax.Array) -> jax.Array:
     The numbers of jax.random.randint below 1.5e9 are as likely as 3 to 2: its sums of two words are modulo 2^32.
     """
     high, low = jax.random.bits(key, (2,), jnp.uint32)
-    carried = lax.mulhi(low, jnp.uint32(most))
-    middle = high * jnp.uint32(most) + carried
-    return 1 + lax.mulhi(high, jnp.uint32(most)) + (middle < carried)
+    carried, _ = by_halves(np.uint32(most), low)
+    upper, lower = by_halves(np.uint32(most), high)
+    return 1 + upper + (lower + carried < carried)
 
 
 def _category(x: Any, num_categories: int) -> jax.Array:

@@ -1,6 +1,10 @@
 """Several processes, or one with many devices, as one machine: the commands print and write what one device does."""
 
+import gc
 import json
+import signal
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +95,36 @@ def test_what_the_server_trained_is_the_same_for_two_processes(folder):
     address = free_address()
     first, second = ended(*(start(COMMANDS, line, folder=folder, variables=ours(address, rank)) for rank in range(2)))
     ((_, out, _),) = ended(start(COMMANDS, line, folder=folder))
-    assert second == (0, "", "")
-    assert untimed(first[1]) == untimed(out)
+    underpowered = "status 3\n"  # by so few trials
+    assert second == (0, underpowered, "")
+    assert first[1].endswith(underpowered)
+    assert untimed(first[1].removesuffix(underpowered)) == untimed(out.removesuffix(underpowered))
+
+
+def test_an_interruption_that_python_drops_comes_again():
+    """What is raised while garbage is collected is raised nowhere."""
+    asked = []
+
+    def collected(*_: Any) -> None:
+        if not asked:
+            asked.append(True)
+            signal.raise_signal(signal.SIGTERM)
+
+    def command() -> None:
+        with hosts.sigterm_interrupts(str):
+            gc.collect()
+            assert asked
+            time.sleep(30)
+
+    gc.callbacks.append(collected)
+    kept = sys.unraisablehook
+    try:
+        with pytest.raises(hosts.Terminated):
+            command()
+    finally:
+        gc.callbacks.remove(collected)
+    assert sys.unraisablehook is kept
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_who_cannot_join_says_so_in_one_line(tmp_path):

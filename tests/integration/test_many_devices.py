@@ -18,6 +18,7 @@ from dpaudit.mechanisms import laplace
 from tests._engine import test_game
 from tests.auditing.test_count import KEY, TRIALS, X0, X1, audited, noisy
 from tests.interrupting import Killed, killed_at
+from tests.mechanisms import test_contract
 from tests.processes import said, start, together
 
 LAST = 100_001  # odd: not one of the calls is filled
@@ -65,6 +66,18 @@ def weighed(mesh: Mesh | None = None) -> np.ndarray:
     return play(KEY, release, lambda z: z @ weights, 20_000, mesh=mesh)
 
 
+def shipped(mesh: Mesh | None = None) -> dict[str, list[float]]:
+    """Releases of every mechanism, their first numbers."""
+
+    def of(case: test_contract.Case) -> np.ndarray:
+        apply, (x0, x1) = case.make(1.0).apply, case.inputs[:2]
+        return play(
+            KEY, lambda key, world: apply(key, jnp.where(world, x1, x0)), lambda z: jnp.ravel(z)[0], 64, mesh=mesh
+        )
+
+    return {name: of(case).tolist() for name, case in test_contract.CASES.items()}
+
+
 def game(mesh: Mesh | None = None, batch: int | None = None) -> np.ndarray:
     return play(test_game.KEY, test_game.release, test_game.score, test_game.TRIALS, mesh=mesh, batch=batch)
 
@@ -74,7 +87,13 @@ def eight(folder: str) -> list[Any]:
     devices = np.array(jax.devices())
     assert devices.shape == (8,)
     flat, grid = Mesh(devices, ("trials",)), Mesh(devices.reshape(2, 4), ("host", "chip"))
-    found: list[Any] = [vast(mesh=flat), weighed(mesh=flat).tolist(), game(flat, 7).tolist(), game(grid).tolist()]
+    found: list[Any] = [
+        shipped(mesh=flat),
+        vast(mesh=flat),
+        weighed(mesh=flat).tolist(),
+        game(flat, 7).tolist(),
+        game(grid).tolist(),
+    ]
     found += [many(case, mesh=flat).to_json() for case in AUDITS]
     found.append(many("chosen", mesh=grid, batch=5000).to_json())
     found.append(compiled(mesh=flat))
@@ -117,7 +136,8 @@ def test_eight_devices_find_what_one_finds(tmp_path):
     file = tmp_path / "audit.npz"
     with pytest.raises(Killed):
         audited("chosen", checkpoint=file, batch=1, progress=killed_at(3000))
-    large, small, in_a_row, on_a_grid, *found = said(start(__name__, "eight", tmp_path, devices=8))
+    mechanisms, large, small, in_a_row, on_a_grid, *found = said(start(__name__, "eight", tmp_path, devices=8))
+    assert mechanisms == shipped()
     assert large == vast()
     assert small == weighed().tolist()
     assert in_a_row == on_a_grid == game().tolist()

@@ -55,7 +55,7 @@ MUTANTS = [
         "dpaudit/mechanisms/randomized_response",
         "mechanisms/test_randomized_response",
         ("(num_categories - 1) * math.exp(-claim", "num_categories * math.exp(-claim"),
-        ("return 1 + lax.mulhi", "return lax.mulhi"),
+        ("return 1 + upper", "return upper"),
         ("truth.astype(jnp.uint32) + _up", "truth + _up"),
         ("if others <= 1 else ~bernoulli(coin_key, keep)", "if others >= 0 else ~bernoulli(coin_key, keep)"),
         ("rare(others / (1 + others))", "others / (1 + others)"),
