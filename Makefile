@@ -48,8 +48,8 @@ mutants: .venv/.dev  ## puts small faults into a copy of the code and runs their
 
 verify: .venv/.dev  ## the long proofs, logged in experiments/trust/results/verify.log
 	@mkdir -p experiments/trust/results
-	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -q -rs -m slow --numprocesses 2 --dist worksteal \
-		--durations=0; } 2>&1 \
+	set -o pipefail; { date -u '+%Y-%m-%d %H:%M UTC'; $(BIN)/pytest -v -rs -m slow --numprocesses 2 --dist worksteal \
+		--durations=30; } 2>&1 \
 		| tee experiments/trust/results/verify.log
 
 docs: .venv/.docs  ## the documentation, in site/: open site/index.html
