@@ -59,12 +59,12 @@ def test_eight_devices_find_what_one_finds_and_spend_the_same(tmp_path, name):
     assert len(one) > 2
     assert [said_of(row) for row in one] == [said_of(row) for row in eight]  # what is spent among it
     for mine, theirs in zip(one, eight, strict=True):
-        wild = not WILD.isdisjoint(word for word in mine["setting"].values() if isinstance(word, str))
+        wild = any(diverging in str(mine["setting"]) for diverging in WILD)
         if not isinstance(mine["ours"], (float, int) if wild else float):
             assert mine["ours"] == theirs["ours"], mine
             continue
         largest = max(1.0, abs(mine["ours"]), abs(theirs["ours"]))
         allowed = (0.9 if wild else TOLERANCES[name]) * largest
-        if (name, mine["quantity"]) == ("clip_size", "accuracy_percent"):
+        if name == "clip_size" and mine["quantity"] in ("accuracy_percent", "claim_margin"):
             allowed = max(allowed, 2.1 * IMAGE)
         assert abs(mine["ours"] - theirs["ours"]) <= allowed, (mine, theirs)
