@@ -11,8 +11,13 @@ from typing import Any
 
 import tyro
 
+from dpaudit.cli.command import tell
+
 KINDS = {"INT": "a whole number", "FLOAT": "a number", "INTS": "whole numbers", "FLOATS": "numbers"}
 UNBROKEN = {"COLUMNS": "10000", "NO_COLOR": "1"}  # a refusal's lines are as long as its sentences
+BOX = re.compile(r"^│ (.*?) *│$", re.MULTILINE)
+RULE = re.compile(r"^─+$", re.MULTILINE)
+UNREADABLE = re.compile(r"""Error parsing (\S+): .*?(\[.*\]|'[^']*'|"[^"]*")\.?""")
 
 
 def parsed_as(commands: Any, arguments: Sequence[str] | None, *, prog: str, description: str) -> Any:
@@ -40,7 +45,7 @@ def parsed_as(commands: Any, arguments: Sequence[str] | None, *, prog: str, desc
         refused = one_line(said.getvalue())
     if not refused:
         return command
-    print(f"{prog}: {refused}", file=sys.stderr)
+    tell(f"{prog}: {refused}")
     sys.exit(2)
 
 
@@ -65,11 +70,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-BOX = re.compile(r"^│ (.*?) *│$", re.MULTILINE)
-RULE = re.compile(r"^─+$", re.MULTILINE)
-UNREADABLE = re.compile(r"""Error parsing (\S+): .*?(\[.*\]|'[^']*'|"[^"]*")\.?""")
 
 
 def one_line(said: str) -> str:
