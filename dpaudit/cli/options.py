@@ -82,7 +82,7 @@ def one_line(said: str) -> str:
             return f"command: expected one of {known[1].strip()}, got {found[1]}"
         near = re.search(r"^ +(--[\w-]+)", hint, re.MULTILINE)
         return f"{found[1]}: expected options that --help lists" + (f", perhaps {near[1]}" if near else "")
-    if found := UNREADABLE.fullmatch(line.partition(" Got errors:")[0]):
+    if found := UNREADABLE.fullmatch(line):
         values = (value for _, value in re.findall(r"(['\"])(.*?)\1", found[2]))
         return f"{found[1]}: expected {_kind(found[1], hint)}, got {' '.join(values)}"
     if found := re.fullmatch(r"invalid choice '(.*)' for argument '(.+)'\. Expected one of \((.+)\)\.", line):

@@ -64,6 +64,7 @@ def test_a_refusal_of_an_unknown_form_is_its_first_paragraph():
 
 def test_the_environment_is_left_as_it_was(monkeypatch):
     monkeypatch.setenv("COLUMNS", "77")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     before = dict(os.environ)
     with pytest.raises(SystemExit):
         main.parsed(["foo"])

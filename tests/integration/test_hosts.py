@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,30 +102,46 @@ def test_what_the_server_trained_is_the_same_for_two_processes(folder):
     assert untimed(first[1].removesuffix(underpowered)) == untimed(out.removesuffix(underpowered))
 
 
-def test_an_interruption_that_python_drops_comes_again():
-    """What is raised while garbage is collected is raised nowhere."""
-    asked = []
+@pytest.fixture
+def dropped() -> Iterator[list[bool]]:
+    """A SIGTERM while garbage is collected, where what is raised is raised nowhere."""
+    asked: list[bool] = []
 
     def collected(*_: Any) -> None:
         if not asked:
             asked.append(True)
             signal.raise_signal(signal.SIGTERM)
 
-    def command() -> None:
-        with hosts.sigterm_interrupts(str):
-            gc.collect()
-            assert asked
-            time.sleep(30)
-
     gc.callbacks.append(collected)
+    yield asked
+    gc.callbacks.remove(collected)
+
+
+def command(seconds: float) -> None:
+    with hosts.sigterm_interrupts(str):
+        gc.collect()
+        time.sleep(seconds)
+
+
+def test_an_interruption_that_python_drops_comes_again(dropped):
     kept = sys.unraisablehook
-    try:
-        with pytest.raises(hosts.Terminated):
-            command()
-    finally:
-        gc.callbacks.remove(collected)
+    with pytest.raises(hosts.Terminated):
+        command(30)
+    assert dropped
     assert sys.unraisablehook is kept
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interruption_that_python_drops_does_not_come_after_the_end(dropped):
+    heard: list[int] = []
+    handler = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        command(0)
+        time.sleep(0.3)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert dropped
+    assert not heard
 
 
 def test_who_cannot_join_says_so_in_one_line(tmp_path):
