@@ -11,6 +11,7 @@ from dpaudit.auditing.bounds import band, certified, curve, plan
 from dpaudit.auditing.bounds.certified import Certificates
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.auditing.estimators import Counted, Estimator
+from dpaudit.auditing.part_seen import unseen
 from dpaudit.auditing.result import UNSTATED, AuditResult, Band, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
@@ -91,7 +92,7 @@ def from_counts(
     rules, measured = [counts] if beside is None else tables(beside, negatives, positives), None
     if beside is not None:
         measured = measured_band(rules, confidence=confidence, bounds=estimator.rate)
-    return AuditResult(
+    found = AuditResult(
         epsilon_hat=shown(fpr, fnr, delta, both_events=both_events),
         epsilon_lower=lower,
         epsilon_upper=upper,
@@ -123,6 +124,7 @@ def from_counts(
         ),
         band=measured,
     )
+    return unseen(found) if perfect else found
 
 
 def from_band(

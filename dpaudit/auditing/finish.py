@@ -12,6 +12,7 @@ from dpaudit.auditing.conclude import from_band, from_counts, one_answer
 from dpaudit.auditing.count import Account
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.foresight import Expected, with_foresight, with_reading
+from dpaudit.auditing.part_seen import unseen
 from dpaudit.auditing.result import AuditResult
 
 
@@ -88,8 +89,8 @@ def finished(
     claim, named = result.claim, family is None and not keep_scores
     if watch.stopped and not watch.violation:  # by a rule that stops faulty and sound mechanisms alike
         pairs = watch.pairs
-    if claim is None or (expected is None and (claim.is_curve or named)):
-        return result
+    if claim is None or (expected is None and named):
+        return unseen(result)
     return with_foresight(result, claim, aside=aside, pairs=pairs, estimator=estimator, watch=watch, expected=expected)
 
 

@@ -21,6 +21,7 @@ from dpaudit.auditing.bounds.alternative import Alternative, Refuted
 from dpaudit.auditing.bounds.certified import RateBounds
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
 from dpaudit.auditing.estimators import Estimator
+from dpaudit.auditing.part_seen import UNKNOWN, little_seen, most_attained, sees_a_part, sees_hardly_anything, unseen
 from dpaudit.auditing.result import AuditResult, Band
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -133,7 +134,7 @@ def with_foresight(
             refuting = sequential.against_curve(watch, float(expected.fpr[0]), float(expected.fnr[0]), pairs)
         power = alternative.power(fixed, 0.0, claim.epsilon, pairs, pairs, **settings, refuted=refuting)
     if claim.is_curve:
-        return missed(dataclasses.replace(result, power=power))
+        return missed(dataclasses.replace(result, power=power)) if expected is not None else unseen(result)
     rates = None
     if expected is not None:
         rates = float(expected.fpr[0]), float(expected.fnr[0]), min(pairs, PLAYED) / 2
@@ -152,6 +153,8 @@ def with_foresight(
         )
         if worse.name == alternative.GAUSSIAN:
             reason += f"; {_takes(claim, result, aside + pairs)}"
+        elif worse.name in (alternative.PART, alternative.SPREAD) and sees_hardly_anything(result):
+            reason = f"{little_seen(result)}; {reason}; {UNKNOWN}"
     return missed(dataclasses.replace(result, detectable=detectable, reason=reason, power=power))
 
 
@@ -174,7 +177,11 @@ def worse_than(result: AuditResult, aside: int, rates: tuple[float, float, float
     """
     known = noise_like(result, aside) if aside <= FEW or result.normal or sees_a_part(result) else None
     fpr, fnr, trials = rates or (result.fpr, result.fnr, result.negatives)
-    return known or alternative.event(fpr, fnr, delta=result.delta, trials=trials)
+    worse = known or alternative.event(fpr, fnr, delta=result.delta, trials=trials)
+    if rates is not None or worse.name == alternative.SPREAD or not sees_hardly_anything(result):
+        return worse
+    assert result.claim is not None
+    return alternative.in_part(worse, min(1.0, most_attained(result) / result.claim.epsilon))
 
 
 def noise_like(result: AuditResult, aside: int) -> Alternative | None:
@@ -205,22 +212,6 @@ def noise_like(result: AuditResult, aside: int) -> Alternative | None:
     if seen is not None and part and result.delta > 0 and len(np.unique(seen.fpr)) >= alternative.DISTINCT:
         return alternative.gaussian(aside, **settings)
     return None
-
-
-def sees_a_part(result: AuditResult) -> bool:
-    """Tells whether the attack attains less than half of the claimed epsilon, with the confidence of the result."""
-    claim = result.claim
-    return claim is not None and not claim.is_curve and 2 * most_attained(result) < claim.epsilon
-
-
-def most_attained(result: AuditResult) -> float:
-    """Returns the upper bound on what the attack attains; of a band, whose bound over all thresholds is infinite, that
-    of the threshold with the largest lower bound."""
-    if np.isfinite(result.epsilon_upper) or result.band is None:
-        return result.epsilon_upper
-    seen = result.band
-    best = int(np.argmax(epsilon_from_rates(np.array(seen.fpr_high), np.array(seen.fnr_high), result.delta)))
-    return float(epsilon_from_rates(seen.fpr_low[best], seen.fnr_low[best], result.delta))
 
 
 def _most_accurate(band: Band) -> int:

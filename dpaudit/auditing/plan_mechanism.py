@@ -21,7 +21,8 @@ from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.bounds.alternative import Alternative
 from dpaudit.auditing.bounds.betting import outcomes
 from dpaudit.auditing.bounds.estimate import epsilon_bounds
-from dpaudit.auditing.foresight import noise_like, sees_a_part, spread_like
+from dpaudit.auditing.foresight import noise_like, spread_like
+from dpaudit.auditing.part_seen import sees_a_part
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
 PILOT = 10_000  # trials

@@ -13,7 +13,7 @@ from rich.text import Text
 from dpaudit import _validate
 from dpaudit.auditing.bounds.certified import Certificates
 from dpaudit.auditing.bounds.plan import PERFECT, Plan
-from dpaudit.auditing.foresight import most_attained, sees_a_part
+from dpaudit.auditing.part_seen import most_attained, sees_a_part
 from dpaudit.auditing.result import AuditResult, Tried
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.report import words

@@ -171,7 +171,7 @@ def test_what_is_told_of_an_examination_is_told_of_the_audit_on_which_its_verdic
     """Of audits that show nothing, it was the first and smallest one, whose reason stood beside another verdict."""
     claim, pairs = Claim(0.1), ((0, 1), (2, 3))
     small = dpaudit.from_counts(250, 250, 500, 500, claim=claim)
-    large = dpaudit.from_counts(25_000, 25_000, 50_000, 50_000, claim=claim)
+    large = dpaudit.from_counts(2_500, 2_500, 5_000, 5_000, claim=claim)
     assert (small.verdict, large.verdict) == ("underpowered", "consistent")
     assert small.epsilon_lower == large.epsilon_lower == 0
     verdict, sentence = _judged([small, large], [], claim)

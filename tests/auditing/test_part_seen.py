@@ -11,7 +11,7 @@ import pytest
 import dpaudit
 from dpaudit import AuditResult, Claim, distinguish, estimators
 from dpaudit.auditing.bounds import alternative, gdp, plan, sequential
-from dpaudit.auditing.foresight import most_attained
+from dpaudit.auditing.part_seen import most_attained
 from dpaudit.auditing.plan_mechanism import plan_mechanism
 from dpaudit.report.table import result_lines
 

@@ -37,7 +37,8 @@ def test_fields_are_the_definitions():
         (0, 0, 1000, 5.59, "violation"),  # the ceiling is 5.60
         (0, 0, 1000, 5.61, "underpowered"),
         (500, 500, 1000, 5.61, "underpowered"),
-        (500, 500, 1000, 5.59, "consistent"),
+        (500, 500, 1000, 5.59, "underpowered"),
+        (400, 400, 1000, 5.59, "consistent"),
         (20, 20, 1000, None, "measured"),
         (0, 0, 1, None, "measured"),
     ],
@@ -55,7 +56,8 @@ def test_a_bound_equal_to_the_claim_is_no_violation_and_a_ceiling_equal_to_it_no
 
 
 def test_an_attack_that_saw_nothing_is_underpowered_however_many_trials_there_were():
-    found = result(500, 500, claim=Claim(1.0))
+    assert result(500, 500, claim=Claim(1.0)).verdict == "underpowered"
+    found = result(400, 400, claim=Claim(1.0))
     assert found.verdict == "consistent"
     assert dataclasses.replace(found, reason="all scores are equal").verdict == "underpowered"
 

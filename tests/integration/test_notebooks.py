@@ -84,7 +84,8 @@ def test_runs(name: str) -> None:
         cell.source, found = re.subn(rf"^{constants} = .*$", story.scale, cell.source, flags=re.MULTILINE)
         replaced += found
     assert replaced == 1
-    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    where = {"metadata": {"path": FOLDER}}  # where Jupyter starts them, too
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
     check(notebook, story)
 
 

@@ -27,6 +27,7 @@ DISTINCT = 15  # thresholds with rates of their own, from which on a score hardl
 
 GAUSSIAN = "the best threshold for Gaussian noise"
 SPREAD = "an attack that sees no more of a loss than this one does"
+PART = "an attack that sees as little of a loss as this one may"
 
 Rates = tuple[np.ndarray, np.ndarray]
 Refuted = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -131,6 +132,12 @@ def spread(aside: int, *, mu: float, epsilon: float, delta: float, confidence: f
 
     settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
     return Alternative(lambda true: _normal(mu * true / epsilon, aside, **settings), SPREAD)
+
+
+def in_part(worse: Alternative, share: float) -> Alternative:
+    """Extrapolates an attack that shows a share of any loss, in (0, 1], as another one would show it whole."""
+    share = max(share, 1e-9)
+    return Alternative(lambda true: worse.rates(share * true), worse.name if share == 1 else PART)
 
 
 def _normal(mu: float, aside: int, **settings: Any) -> Rates:

@@ -1,0 +1,67 @@
+"""Tells what part of the promised loss an attack is shown to see.
+
+An attack that attains little of a promise leaves open whether the mechanism loses as little or the attack is blind to
+what it loses.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from dpaudit.auditing.bounds.estimate import epsilon_from_rates
+from dpaudit.auditing.result import AuditResult
+
+HARDLY = 0.1  # of the claim, below which an attack sees next to nothing
+UNKNOWN = "the mechanism loses little, or its loss is not seen: the same attack on one with a known loss tells which"
+
+
+def sees_a_part(result: AuditResult) -> bool:
+    """Tells whether the attack attains less than half of the claimed epsilon, with the confidence of the result."""
+    claim = result.claim
+    return claim is not None and not claim.is_curve and 2 * most_attained(result) < claim.epsilon
+
+
+def sees_hardly_anything(result: AuditResult) -> bool:
+    """Tells whether the attack is not shown to see any loss, or attains less than a tenth of the claim: it may as well
+    be blind to what the mechanism loses, such as a rare outcome among many."""
+    claim = result.claim
+    return claim is not None and (not tells_apart(result) or most_attained(result) < HARDLY * claim.epsilon)
+
+
+def tells_apart(result: AuditResult) -> bool:
+    """Tells whether some rule was right more often than chance, with the confidence of the result."""
+    if result.epsilon_lower > 0 or result.band is None:
+        return result.epsilon_lower > 0
+    return bool((np.add(result.band.fpr_high, result.band.fnr_high) < 1).any())
+
+
+def most_attained(result: AuditResult) -> float:
+    """Returns the upper bound on what the attack attains; of a band, whose bound over all thresholds is infinite, that
+    of the threshold with the largest lower bound."""
+    if np.isfinite(result.epsilon_upper) or result.band is None:
+        return result.epsilon_upper
+    seen = result.band
+    best = int(np.argmax(epsilon_from_rates(np.array(seen.fpr_high), np.array(seen.fnr_high), result.delta)))
+    return float(epsilon_from_rates(seen.fpr_low[best], seen.fnr_low[best], result.delta))
+
+
+def unseen(result: AuditResult) -> AuditResult:
+    """Adds the reason for an underpowered audit where no rule is shown to be right more often than chance, and none
+    attains half of the claimed epsilon, or of the advantage, 1 - FPR - FNR, that a curve allows."""
+    claim = result.claim
+    if claim is None or result.verdict != "consistent" or tells_apart(result):
+        return result
+    if not claim.is_curve:
+        little = sees_a_part(result)
+    else:
+        fpr = np.linspace(0.0, 1.0, 1_001)
+        allowed = (1 - fpr - np.asarray(claim.fnr(fpr))).max()
+        little = result.certified is not None and 2 * result.certified.advantage.upper < allowed
+    return dataclasses.replace(result, reason=f"{little_seen(result)}; {UNKNOWN}") if little else result
+
+
+def little_seen(result: AuditResult) -> str:
+    """Says how little an attack saw."""
+    if not tells_apart(result) or result.claim is None:
+        return "the two inputs were not told apart"
+    return f"the attack attains {most_attained(result) / result.claim.epsilon:.2g} of the claim at most"
