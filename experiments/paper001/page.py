@@ -254,17 +254,20 @@ def faults(rows: Rows) -> str:
 def faults_found(rows: Rows) -> Fact:
     """Every broken protocol is found out by who can see the fault, and no sound one is accused.
 
-    An event that is rarer than delta in a sound one can show no loss there: its verdict is "underpowered".
+    A sound one is "underpowered" where an event that is rarer than delta can show no loss, or the adversary does not
+    tell its inputs apart.
     """
     found = select(rows, "fault")
     unseen = [row for row in found if row["setting"]["broken"] and row["setting"]["seen_by"] == "anyone else"]
     caught = [row for row in found if row["setting"]["broken"] and row not in unseen]
     sound = [row for row in found if not row["setting"]["broken"]]
-    rare = [row for row in sound if row["setting"]["verdict"] == "underpowered"]
+    open_ = [row for row in sound if row["setting"]["verdict"] == "underpowered"]
+    rare = [row for row in open_ if row["ours_high"] == 0]
+    alike = [row for row in open_ if row["ours_low"] == 0 < 2 * row["ours_high"] < row["setting"]["claimed"]]
     holds = all(row["setting"]["verdict"] == "violation" for row in caught)
-    holds = holds and all(row["setting"]["verdict"] == "consistent" for row in (*sound, *unseen) if row not in rare)
-    holds = holds and bool(rare) and all(row["ours_high"] == 0 for row in rare)
-    return fact(holds, caught=len(caught), sound=len(sound), rare=len(rare))
+    holds = holds and all(row["setting"]["verdict"] == "consistent" for row in (*sound, *unseen) if row not in open_)
+    holds = holds and bool(rare) and bool(alike) and len(rare) + len(alike) == len(open_)
+    return fact(holds, caught=len(caught), sound=len(sound), rare=len(rare), alike=len(alike))
 
 
 def views(rows: Rows) -> str:

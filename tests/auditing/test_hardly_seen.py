@@ -9,7 +9,7 @@ import pytest
 
 import dpaudit
 from dpaudit import Claim
-from dpaudit.auditing.bounds import alternative, plan
+from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.foresight import worse_than
 from dpaudit.auditing.part_seen import UNKNOWN, most_attained, sees_hardly_anything, tells_apart, unseen
 from dpaudit.mechanisms import randomized_response
@@ -54,11 +54,13 @@ def test_releases_that_are_alike_leave_open_whether_there_is_a_loss(draw, claim)
     assert found.detectable is None or found.detectable > 3
 
 
+@pytest.mark.integration
 def test_noise_that_keeps_its_promise_is_told_apart():
     assert audited(laplace(1.0), Claim(1.0)).verdict == "consistent"
     curve = audited(lambda key, x: x + jax.random.normal(key), Claim.gaussian(1.0))
     assert tells_apart(curve)
     assert curve.verdict == "consistent"
+    assert tells_apart(dataclasses.replace(curve, epsilon_lower=0.0))  # by the other thresholds
 
 
 def test_less_than_a_tenth_of_the_promise_is_hardly_anything():
@@ -79,6 +81,8 @@ def test_an_alternative_tells_which():
     assert found.power is not None
     assert found.power > plan.POWER
     assert found.verdict == "consistent"
+    assert found.detectable is not None
+    assert found.detectable < 1.5  # by an attack that sees the alternative
 
 
 def test_what_is_detectable_grows_as_less_is_seen():
@@ -95,6 +99,9 @@ def test_what_is_detectable_grows_as_less_is_seen():
     assert least[2] == pytest.approx(least[1] / 2, rel=0.02)
     assert found.detectable == pytest.approx(least[1], rel=0.01)
     assert alternative.in_part(seen, 1.0).name == seen.name
+    smaller = worse_than(dataclasses.replace(found, claim=Claim(share / 2)), 1_000)  # which the attack may attain whole
+    assert smaller.name == seen.name
+    assert smaller.rates(0.5) == seen.rates(0.5)
 
 
 def test_of_a_spread_loss_the_part_is_taken_once():
@@ -105,6 +112,7 @@ def test_of_a_spread_loss_the_part_is_taken_once():
     assert worse_than(normal, 1_000).name == alternative.SPREAD
 
 
+@pytest.mark.integration
 def test_a_small_promise_that_is_kept_is_not_taken_for_a_blind_attack():
     """Chance may hide a loss of the promise, but then the bound on it is no smaller than the promise."""
     draws, judged = np.random.default_rng(2), []
@@ -129,6 +137,7 @@ def test_the_page_advises_another_attack():
     assert ANOTHER_ATTACK in page
 
 
+@pytest.mark.integration
 def test_given_scores_and_counts_that_tell_nothing_leave_it_open_too():
     draws = np.random.default_rng(3)
     blind = dpaudit.from_scores(*draws.laplace(size=(2, 10_000)), claim=Claim(1.0))
@@ -138,5 +147,9 @@ def test_given_scores_and_counts_that_tell_nothing_leave_it_open_too():
     assert told.verdict == "consistent"
     assert dpaudit.from_counts(2_500, 2_500, 5_000, 5_000, claim=Claim(1.0)).verdict == "underpowered"
     assert dpaudit.from_counts(2_000, 2_000, 5_000, 5_000, claim=Claim(1.0)).verdict == "consistent"
-    named = audited(response(1_000), HALF, pair=(0, 1), distinguisher=dpaudit.distinguish.projection)
-    assert named.verdict == "underpowered"
+    small = dpaudit.from_counts(2_500, 2_500, 5_000, 5_000, claim=Claim(0.1))  # the bound is as large as half of it
+    assert small.verdict == "consistent"
+    for rule in (None, sequential.violation()):
+        named = audited(response(1_000), HALF, pair=(0, 1), distinguisher=dpaudit.distinguish.projection, until=rule)
+        assert named.verdict == "underpowered"
+        assert UNKNOWN in str(named.reason)

@@ -89,6 +89,8 @@ TWINS = {
         ],
         "faults_found": [
             of("fault", {"ours_high": 0.2}, verdict="underpowered"),
+            of("fault", {"ours_high": 0.0}, verdict="underpowered"),
+            of("fault", {"ours_low": 0.01}, verdict="underpowered"),
             of("fault", judged("violation"), broken=False, verdict="consistent"),
             of("fault", judged("violation"), broken=False, verdict="underpowered"),
             of("fault", judged("consistent"), broken=True, seen_by="H1"),
