@@ -99,7 +99,7 @@ def test_what_is_detectable_grows_as_less_is_seen():
     assert least[2] == pytest.approx(least[1] / 2, rel=0.02)
     assert found.detectable == pytest.approx(least[1], rel=0.01)
     assert alternative.in_part(seen, 1.0).name == seen.name
-    smaller = worse_than(dataclasses.replace(found, claim=Claim(share / 2)), 1_000)  # which the attack may attain whole
+    smaller = worse_than(dataclasses.replace(found, claim=Claim(share / 2)), 1_000)  # attained whole, maybe
     assert smaller.name == seen.name
     assert smaller.rates(0.5) == seen.rates(0.5)
 
