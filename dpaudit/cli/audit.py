@@ -54,7 +54,7 @@ DISTINGUISHERS: dict[str, Distinguisher | None] = {
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
     """Audit a mechanism of your own, or scores, counts or releases that you have; the status is 0 (consistent or
-    measured), 1 (violation), 2 (error) or 3 (underpowered: too few trials to know)."""
+    measured), 1 (violation), 2 (error) or 3 (underpowered: it could not have shown one)."""
 
     target: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="FILE:NAME")] = None
     """FILE:NAME. In the Python file, NAME is a dpaudit.Case(mechanism, x0, x1, claim); or it is a function of (key, x)
