@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
-from dpaudit.auditing.result import AuditResult
+from dpaudit.auditing.result import AuditResult, Band
 
 HARDLY = 0.1  # of the claim, below which an attack sees next to nothing
 UNKNOWN = "the mechanism loses little, or its loss is not seen: the same attack on one with a known loss tells which"
@@ -29,10 +29,16 @@ def sees_hardly_anything(result: AuditResult) -> bool:
 
 
 def tells_apart(result: AuditResult) -> bool:
-    """Tells whether some rule was right more often than chance, with the confidence of the result."""
+    """Tells whether some rule or its opposite was right more often than chance, with the confidence of the result."""
     if result.epsilon_lower > 0 or result.band is None:
         return result.epsilon_lower > 0
-    return bool((np.add(result.band.fpr_high, result.band.fnr_high) < 1).any())
+    least, most = _errors(result.band)
+    return bool((most < 1).any() or (least > 1).any())
+
+
+def _errors(band: Band) -> tuple[np.ndarray, np.ndarray]:
+    """Returns bounds of FPR + FNR of every threshold, [t] each."""
+    return np.add(band.fpr_low, band.fnr_low), np.add(band.fpr_high, band.fnr_high)
 
 
 def most_attained(result: AuditResult) -> float:
@@ -56,8 +62,17 @@ def unseen(result: AuditResult) -> AuditResult:
     else:
         fpr = np.linspace(0.0, 1.0, 1_001)
         allowed = (1 - fpr - np.asarray(claim.fnr(fpr))).max()
-        little = result.certified is not None and 2 * result.certified.advantage.upper < allowed
+        little = 2 * _most_advantage(result) < allowed
     return dataclasses.replace(result, reason=f"{little_seen(result)}; {UNKNOWN}") if little else result
+
+
+def _most_advantage(result: AuditResult) -> float:
+    """Returns an upper bound on the advantage, 1 - FPR - FNR, of all thresholds that were looked at and of their
+    opposites."""
+    if result.band is not None:
+        least, most = _errors(result.band)
+        return float(max((1 - least).max(), (most - 1).max()))
+    return 1.0 if result.certified is None else result.certified.advantage.upper
 
 
 def little_seen(result: AuditResult) -> str:

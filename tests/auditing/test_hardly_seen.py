@@ -12,6 +12,7 @@ from dpaudit import Claim
 from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.foresight import worse_than
 from dpaudit.auditing.part_seen import UNKNOWN, most_attained, sees_hardly_anything, tells_apart, unseen
+from dpaudit.auditing.result import Band
 from dpaudit.mechanisms import randomized_response
 from dpaudit.report.page_audit import ANOTHER_ATTACK, render
 from dpaudit.report.table import result_lines
@@ -60,7 +61,10 @@ def test_noise_that_keeps_its_promise_is_told_apart():
     curve = audited(lambda key, x: x + jax.random.normal(key), Claim.gaussian(1.0))
     assert tells_apart(curve)
     assert curve.verdict == "consistent"
-    assert tells_apart(dataclasses.replace(curve, epsilon_lower=0.0))  # by the other thresholds
+    other = dataclasses.replace(curve, epsilon_lower=0.0)
+    assert tells_apart(other)  # by the other thresholds
+    fpr, fnr, fpr_low, fpr_high, fnr_low, fnr_high = (1 - np.array(rates) for rates in other.band or ())
+    assert tells_apart(dataclasses.replace(other, band=Band(fpr, fnr, fpr_high, fpr_low, fnr_high, fnr_low)))
 
 
 def test_less_than_a_tenth_of_the_promise_is_hardly_anything():
