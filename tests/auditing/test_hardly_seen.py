@@ -63,7 +63,7 @@ def test_noise_that_keeps_its_promise_is_told_apart():
     assert curve.verdict == "consistent"
     other = dataclasses.replace(curve, epsilon_lower=0.0)
     assert tells_apart(other)  # by the other thresholds
-    fpr, fnr, fpr_low, fpr_high, fnr_low, fnr_high = (1 - np.array(rates) for rates in other.band or ())
+    fpr, fnr, fpr_low, fpr_high, fnr_low, fnr_high = (tuple(1 - rate for rate in rates) for rates in other.band or ())
     assert tells_apart(dataclasses.replace(other, band=Band(fpr, fnr, fpr_high, fpr_low, fnr_high, fnr_low)))
 
 
