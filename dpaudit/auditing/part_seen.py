@@ -30,8 +30,10 @@ def sees_hardly_anything(result: AuditResult) -> bool:
 
 def tells_apart(result: AuditResult) -> bool:
     """Tells whether some rule or its opposite was right more often than chance, with the confidence of the result."""
-    if result.epsilon_lower > 0 or result.band is None:
-        return result.epsilon_lower > 0
+    if result.epsilon_lower > 0 or (result.certified is not None and result.certified.advantage.lower > 0):
+        return True  # at a delta, what tells them apart may show no epsilon
+    if result.band is None:
+        return False
     least, most = _errors(result.band)
     return bool((most < 1).any() or (least > 1).any())
 

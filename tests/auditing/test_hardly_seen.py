@@ -151,6 +151,8 @@ def test_given_scores_and_counts_that_tell_nothing_leave_it_open_too():
     assert told.verdict == "consistent"
     assert dpaudit.from_counts(2_500, 2_500, 5_000, 5_000, claim=Claim(1.0)).verdict == "underpowered"
     assert dpaudit.from_counts(2_000, 2_000, 5_000, 5_000, claim=Claim(1.0)).verdict == "consistent"
+    rare = dpaudit.from_counts(72, 9_526, 10_000, 10_000, claim=Claim(1.6, 0.05))  # told apart, by less than delta
+    assert (rare.epsilon_lower, rare.verdict) == (0.0, "consistent")
     small = dpaudit.from_counts(2_500, 2_500, 5_000, 5_000, claim=Claim(0.1))  # the bound is as large as half of it
     assert small.verdict == "consistent"
     for rule in (None, sequential.violation()):
