@@ -21,7 +21,7 @@ from dpaudit.auditing.bounds.alternative import Alternative, Refuted
 from dpaudit.auditing.bounds.certified import RateBounds
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates, errors
 from dpaudit.auditing.estimators import Estimator
-from dpaudit.auditing.part_seen import UNKNOWN, little_seen, most_attained, sees_a_part, sees_hardly_anything, unseen
+from dpaudit.auditing.part_seen import UNKNOWN, little_seen, most_part, sees_a_part, sees_hardly_anything, unseen
 from dpaudit.auditing.result import AuditResult, Band
 from dpaudit.mechanisms.claim import Claim, Mechanism
 
@@ -180,8 +180,7 @@ def worse_than(result: AuditResult, aside: int, rates: tuple[float, float, float
     worse = known or alternative.event(fpr, fnr, delta=result.delta, trials=trials)
     if rates is not None or worse.name == alternative.SPREAD or not sees_hardly_anything(result):
         return worse
-    assert result.claim is not None
-    return alternative.in_part(worse, min(1.0, most_attained(result) / result.claim.epsilon))
+    return alternative.in_part(worse, most_part(result))
 
 
 def noise_like(result: AuditResult, aside: int) -> Alternative | None:

@@ -10,8 +10,10 @@ import numpy as np
 
 from dpaudit.auditing.bounds.estimate import epsilon_from_rates
 from dpaudit.auditing.result import AuditResult, Band
+from dpaudit.mechanisms.claim import Claim
 
 HARDLY = 0.1  # of the claim, below which an attack sees next to nothing
+SLIGHT = 0.01  # of what the claim allows, which counts as nothing
 UNKNOWN = "the mechanism loses little, or its loss is not seen: the same attack on one with a known loss tells which"
 
 
@@ -29,13 +31,34 @@ def sees_hardly_anything(result: AuditResult) -> bool:
 
 
 def tells_apart(result: AuditResult) -> bool:
-    """Tells whether some rule or its opposite was right more often than chance, with the confidence of the result."""
-    if result.epsilon_lower > 0 or (result.certified is not None and result.certified.advantage.lower > 0):
-        return True  # at a delta, what tells them apart may show no epsilon
+    """Tells whether some rule or its opposite is better than chance, with the confidence of the result, by more than a
+    hundredth of the epsilon or of the advantage that the claim allows. At a delta it may show no epsilon."""
+    claim = result.claim
+    if claim is None:
+        return result.epsilon_lower > 0
+    slight = SLIGHT * _allowed(claim)
+    if result.epsilon_lower > (0 if claim.is_curve else SLIGHT * claim.epsilon):
+        return True
+    if result.certified is not None and result.certified.advantage.lower > slight:
+        return True
     if result.band is None:
         return False
     least, most = _errors(result.band)
-    return bool((most < 1).any() or (least > 1).any())
+    return bool((1 - most > slight).any() or (least - 1 > slight).any())
+
+
+def most_part(result: AuditResult) -> float:
+    """Returns the part of a claimed (epsilon, delta) that the attack may attain, in [0, 1]. Where it does not tell the
+    worlds apart, also of the advantage that the claim allows: a rare event has wide bounds."""
+    assert result.claim is not None
+    part = min(1.0, most_attained(result) / result.claim.epsilon)
+    return part if tells_apart(result) else min(part, _most_advantage(result) / _allowed(result.claim))
+
+
+def _allowed(claim: Claim) -> float:
+    """Returns the largest advantage, 1 - FPR - FNR, that a claim allows."""
+    fpr = np.linspace(0.0, 1.0, 1_001)
+    return float((1 - fpr - np.asarray(claim.fnr(fpr))).max())
 
 
 def _errors(band: Band) -> tuple[np.ndarray, np.ndarray]:
@@ -49,7 +72,8 @@ def most_attained(result: AuditResult) -> float:
     if np.isfinite(result.epsilon_upper) or result.band is None:
         return result.epsilon_upper
     seen = result.band
-    best = int(np.argmax(epsilon_from_rates(np.array(seen.fpr_high), np.array(seen.fnr_high), result.delta)))
+    lower = epsilon_from_rates(np.array(seen.fpr_high), np.array(seen.fnr_high), result.delta)
+    best = int(np.argmax(lower) if lower.max() > 0 else np.argmin(np.add(seen.fpr, seen.fnr)))
     return float(epsilon_from_rates(seen.fpr_low[best], seen.fnr_low[best], result.delta))
 
 
@@ -59,12 +83,7 @@ def unseen(result: AuditResult) -> AuditResult:
     claim = result.claim
     if claim is None or result.verdict != "consistent" or tells_apart(result):
         return result
-    if not claim.is_curve:
-        little = sees_a_part(result)
-    else:
-        fpr = np.linspace(0.0, 1.0, 1_001)
-        allowed = (1 - fpr - np.asarray(claim.fnr(fpr))).max()
-        little = 2 * _most_advantage(result) < allowed
+    little = 2 * _most_advantage(result) < _allowed(claim) if claim.is_curve else sees_a_part(result)
     return dataclasses.replace(result, reason=f"{little_seen(result)}; {UNKNOWN}") if little else result
 
 

@@ -4,11 +4,12 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dpaudit
-from dpaudit import Claim
+from dpaudit import Claim, estimators
 from dpaudit.auditing.bounds import alternative, plan, sequential
 from dpaudit.auditing.foresight import worse_than
 from dpaudit.auditing.part_seen import UNKNOWN, most_attained, sees_hardly_anything, tells_apart, unseen
@@ -44,6 +45,45 @@ def test_a_loss_that_one_rare_outcome_carries_is_not_called_kept(categories, ver
         found = dpaudit.audit(response(categories), 0, 1, key=key, trials=40_000, claim=HALF)
         assert found.verdict == verdict
         assert (UNKNOWN in str(found.reason)) == (verdict == "underpowered")
+
+
+FORMS = {
+    "its type": lambda told: told.astype(jnp.float32),
+    "one hot": lambda told: jax.nn.one_hot(told, 1_000),
+    "the order": lambda told: 999 - told,
+    "the scale": lambda told: told * 1e-6,
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_not_called_kept_in_another_form(form):
+    """Slight signs of a loss, or wide bounds of a rare event, are no sight of it."""
+    mechanism = response(1_000)
+    for key in jax.random.split(jax.random.key(0), 2):
+        found = dpaudit.audit(lambda key, x: FORMS[form](mechanism(key, x)), 0, 1, key=key, trials=40_000, claim=HALF)
+        assert found.verdict == "underpowered"
+
+
+@pytest.mark.parametrize("estimator", [estimators.equal_level, estimators.dkw], ids=lambda one: one.name)
+def test_bands_in_which_nothing_is_told_apart_leave_it_open(estimator):
+    found = audited(response(1_000), HALF, pair=(0, 1), estimator=estimator)
+    assert found.verdict == "underpowered"
+    assert most_attained(found) < 0.2
+
+
+def test_slight_signs_are_none():
+    """A hundredth of the advantage that the claim allows, 0.197 here."""
+    seen = audited(laplace(1.0), Claim(1.0))
+    assert seen.certified is not None
+    for lower, told in ((0.0015, False), (0.003, True)):
+        advantage = seen.certified.advantage._replace(lower=lower)
+        one = dataclasses.replace(
+            seen, epsilon_lower=0.0, claim=HALF, band=None, certified=seen.certified._replace(advantage=advantage)
+        )
+        assert tells_apart(one) == told
+    assert not tells_apart(dataclasses.replace(seen, epsilon_lower=0.003, claim=HALF, band=None, certified=None))
+    assert tells_apart(dataclasses.replace(seen, epsilon_lower=0.005, claim=HALF, band=None, certified=None))
 
 
 @pytest.mark.parametrize("draw", [jax.random.normal, jax.random.uniform, jax.random.bernoulli])
