@@ -75,6 +75,11 @@ def results(name: str) -> Path:
     return HERE / program(name).partition(".")[0] / "results" / f"{name}.json"
 
 
+def files_of(file: Path) -> list[Path]:
+    """Returns the files that there are of some rows: their own, and those beside it."""
+    return [found for found in (file, *sorted(file.parent.glob(f"{file.stem}.*{file.suffix}"))) if found.exists()]
+
+
 def options(description: str, *, work: str = "", share: bool = False) -> argparse.ArgumentParser:
     """--quick, --out, --data-dir, --seed; --work, for which what it keeps is told; --share of runs among processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,7 +225,8 @@ class Rows:
     """Collects comparison rows, prints each as it comes, and writes the file after every part.
 
     With ``keep``, the rows of quantities that are not measured this time stay in the file, or those of which a
-    ``keep(row)`` says so. ``data_dir`` is where data sets lie, for parts that read them.
+    ``keep(row)`` says so. ``data_dir`` is where data sets lie, for parts that read them. ``beside(row)`` names the
+    file beside that has a row, NAME.BESIDE.json; "" for the file itself.
 
     Every row carries ``made_by``: the fingerprint of the program, the part of it and its arguments (null outside
     :meth:`run`), and how many rows were there before, on which the keys of some parts depend; and the ``fingerprint``
@@ -236,14 +242,15 @@ class Rows:
         *,
         keep: bool | Callable[[dict[str, Any]], bool] = False,
         data_dir: str | None = None,
+        beside: Callable[[dict[str, Any]], str] = lambda row: "",
     ):
-        self.paper, self.seed, self.rows, self.data_dir = paper, seed, [], data_dir
+        self.paper, self.seed, self.rows, self.data_dir, self.beside = paper, seed, [], data_dir, beside
         self.made_by: dict[str, Any] = {"program": fingerprint.of_module(program(name))}
         self.made_by |= {"part": None, "arguments": None, "at": None}
         self.file = results(name) if out is None else Path(out) / "results.json"
         if out is not None:
             hosts.once(lambda: str(prepare_out(out, force=True)))
-        self.earlier = read_rows(self.file) if keep and self.file.exists() else []
+        self.earlier = [row for file in files_of(self.file) for row in read_rows(file)] if keep else []
         self.keep = keep if callable(keep) else self._not_measured
         self.began = time.perf_counter()
 
@@ -311,7 +318,15 @@ class Rows:
 
     def finish_part(self, title: str) -> None:
         """Writes what there is; nothing computed so far can be lost."""
-        self.write([row for row in self.earlier if self.keep(row)] + self.rows)
+        files: dict[str, list[dict[str, Any]]] = {"": []}
+        for row in [row for row in self.earlier if self.keep(row)] + self.rows:
+            name = self.beside(row)
+            files.setdefault(f".{name}" if name else "", []).append(row)
+        for ending, rows in files.items():
+            self.write(rows, ending)
+        for file in files_of(self.file) if hosts.first() else ():
+            if file.stem.removeprefix(self.file.stem) not in files:
+                file.unlink()
         print(f"{title}: {len(self.rows)} rows in {self.file.name}, {time.perf_counter() - self.began:.0f} s")
         self.began = time.perf_counter()
 

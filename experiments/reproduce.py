@@ -158,12 +158,14 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--data-dir", default=None, help="where the data sets lie; else $DPAUDIT_DATA")
     chosen = parser.parse_args(given)
     good, left = True, 0
+    experiments: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(HERE.glob("*/results/*.json")):
-        rows = read_rows(file)
-        if file.stem not in EXPERIMENTS:
+        experiments.setdefault(file.name.partition(".")[0], []).extend(read_rows(file))
+    for name, rows in experiments.items():
+        if name not in EXPERIMENTS:
             left += len(rows)
-        elif file.stem in chosen.only:
-            good &= reproduce(file.stem, rows, chosen.seconds, chosen.data_dir, every=chosen.all)
+        elif name in chosen.only:
+            good &= reproduce(name, rows, chosen.seconds, chosen.data_dir, every=chosen.all)
     print(f"Other files, of measured times, of hours of training, or drawn in figures: {left} rows, left.")
     return 0 if good else 1
 

@@ -15,7 +15,7 @@ from experiments.paper000.claims import CLAIMS as CLAIMS
 from experiments.paper000.claims import PROMISE, at_promise
 from experiments.paper000.published import EPSILONS, PUBLISHED, QUOTED, TABLE_1
 
-FILES = ("ldp_client_audit.json",)
+FILES = ("ldp_client_audit.json", "ldp_client_audit.sweep.json")
 PLAIN = ("benign", "label_flip", "gradient_flip")
 READINGS = {"likeliest_flip": "label_flip"}  # other readings of a setting of Table 1
 LIKELIEST = ("benign", "label_flip, likeliest", "gradient_flip")

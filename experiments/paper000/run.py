@@ -200,7 +200,10 @@ def main() -> None:
     if chosen.only is None and not chosen.quick and not all_of_them:
         raise expected("--only", "the data sets to audit in these settings alone; other rows stay", "none")
     keep = chosen.only is not None and (lambda row: stands(row, rows.rows))
-    rows = Rows("000", "ldp_client_audit", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir)
+    rows = Rows(
+        "000", "ldp_client_audit", chosen.out, chosen.seed, keep=keep, data_dir=chosen.data_dir,
+        beside=lambda row: "sweep" * (row["made_by"]["part"] == "sweep"),
+    )  # fmt: skip
     datasets = ["digits"]
     if not chosen.quick:
         found = {row.name for row in data.available(chosen.data_dir) if row.contents != "not found"}

@@ -34,6 +34,13 @@ QUICK_NETWORKS, QUICK_TARGETS = (0, 1), 80
 ERRORS = 1.96  # standard errors, of an accuracy
 
 
+def of_targets(row: dict[str, Any]) -> str:
+    """Names the file beside that has what a network, or the shadow models, say of each target."""
+    if row["quantity"] == "full_network":
+        return f"network-{row['setting']['network']}"
+    return "shadows" * (row["quantity"] == "full_shadows")
+
+
 def gather(rows: Rows, scale: str, targets: int, found: Sequence[dict[str, Any]], shadows: Sequence[Any]) -> None:
     """Adds a row for each network, and what they say together."""
     for record in found:
@@ -133,7 +140,7 @@ def main() -> None:
     refuse_homeless(chosen)
     hosts.alone(NAME, "--networks shares the networks out")
     logging.set_verbosity("error")  # dp-accounting warns of every Renyi order that it does without
-    rows = Rows("003", NAME, chosen.out, chosen.seed, keep=lambda row: False)
+    rows = Rows("003", NAME, chosen.out, chosen.seed, keep=lambda row: False, beside=of_targets)
     scale = SCALES["quick" if chosen.quick else "paper"]
     targets = QUICK_TARGETS if chosen.quick else networks.TARGETS
     wanted = QUICK_NETWORKS if chosen.quick else chosen.networks

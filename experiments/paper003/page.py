@@ -24,7 +24,7 @@ from experiments.paper003.page_full import full_verdicts as full_verdicts
 from experiments.paper003.published import ACCURACY, LARGEST, LOSS, PLAIN_ACCURACY, RATIOS, ROUNDED, UNIT
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, NULLS, TOGETHER
 
-FILES = ("mc_dropout_risk.*.json", "mc_dropout_full.json", "training_audit.json")
+FILES = ("mc_dropout_risk.*.json", "mc_dropout_full*.json", "training_audit.json")
 CLAIMS = (*SMALL[:3:2], SMALL[3], *FULL_CLAIMS, SMALL[-1])
 MORE_CLAIMS = (*(claim for claim in SMALL if claim not in CLAIMS), *MORE_FULL)
 ATTACKS = {"thresholds": "thresholds", "ratio": "likelihood ratio"}

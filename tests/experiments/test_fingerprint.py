@@ -7,7 +7,7 @@ import pytest
 
 from dpaudit.report.rows import read_rows
 from experiments import fingerprint
-from experiments.common import HERE, Rows
+from experiments.common import HERE, Rows, files_of
 
 SOURCE = '''"""Adds."""
 import math  # for pi
@@ -92,6 +92,32 @@ def test_a_row_carries_what_made_it(tmp_path):
     other = Rows("", "federated_audit", str(tmp_path), 4)
     other.add("before", {}, 0.0, scale="")
     assert other.rows[0]["fingerprint"] != before["fingerprint"]  # of another seed
+
+
+def test_rows_in_files_beside_are_kept_with_the_others_and_a_file_without_rows_goes(tmp_path):
+    def begun(**named):
+        return Rows("", "federated_audit", str(tmp_path), 0, beside=lambda row: row["scale"], **named)
+
+    def kept():
+        return {
+            file.name: [row["quantity"] for row in read_rows(file)] for file in files_of(tmp_path / "results.json")
+        }
+
+    rows = begun()
+    for quantity, scale in (("a", ""), ("b", "large"), ("c", "large"), ("d", "long")):
+        rows.add(quantity, {}, 0.0, scale=scale)
+    rows.finish_part("")
+    assert kept() == {"results.json": ["a"], "results.large.json": ["b", "c"], "results.long.json": ["d"]}
+    (tmp_path / "results_rows.json").write_text("[]")
+    rows = begun(keep=True)
+    rows.add("b", {}, 0.0, scale="long")
+    rows.finish_part("")
+    assert kept() == {"results.json": ["a"], "results.large.json": ["c"], "results.long.json": ["d", "b"]}
+    rows = begun()
+    rows.add("a", {}, 0.0, scale="long")
+    rows.finish_part("")
+    assert kept() == {"results.json": [], "results.long.json": ["a"]}
+    assert (tmp_path / "results_rows.json").exists()
 
 
 @pytest.mark.parametrize("file", sorted(HERE.glob("*/results/*.json")), ids=lambda file: file.stem)

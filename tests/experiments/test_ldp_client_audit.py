@@ -37,7 +37,10 @@ def test_one_audit_is_written_beside_the_others(tmp_path, monkeypatch):
 
     def comparison(audit):
         setting = {field: audit[field] for field in ("dataset", "craft", "epsilon")}
-        return {"quantity": "accuracy_percent", "setting": setting, "ours": audit["accuracy"]}
+        return of("accuracy_percent", setting, audit["accuracy"], None)
+
+    def of(quantity, setting, ours, part):
+        return {"quantity": quantity, "setting": setting, "ours": ours, "made_by": {"part": part}}
 
     def grid(rows, datasets, options):
         assert (datasets, options.crafts, options.epsilons) == (["mnist"], ["benign", "collusion"], [0.5])
@@ -48,6 +51,7 @@ def test_one_audit_is_written_beside_the_others(tmp_path, monkeypatch):
 
     before = [row("benign", 4.0, 0.0), row("benign", 0.5, 1.0), row("collusion", 0.5, 2.0)]
     write_rows([comparison(audit) for audit in before], tmp_path / "results.json")
+    write_rows([of("angle_degrees", {}, 90.0, "sweep")], tmp_path / "results.sweep.json")
     write_rows(before, tmp_path / "results_rows.json")
     monkeypatch.setattr(run, "grid", grid)
     monkeypatch.setattr(run, "relaxation", lambda rows, audits: None)
@@ -57,6 +61,7 @@ def test_one_audit_is_written_beside_the_others(tmp_path, monkeypatch):
     main()
     assert [audit["accuracy"] for audit in read_rows(tmp_path / "results_rows.json")] == [0.0, 2.0, 3.0]
     assert [found["ours"] for found in read_rows(tmp_path / "results.json")] == [0.0, 2.0, 3.0]
+    assert [found["ours"] for found in read_rows(tmp_path / "results.sweep.json")] == [90.0]
 
 
 @pytest.mark.parametrize("named", [["--epsilons", "0.5"], ["--crafts", "benign"]])

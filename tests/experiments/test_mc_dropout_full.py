@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows
-from experiments.common import Rows, results
+from experiments.common import Rows, files_of, results
 from experiments.paper003 import full_claims, full_scale, memberships, networks
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.memberships import Published
@@ -162,8 +162,8 @@ def test_a_network_is_trained_once_and_refused_by_another_program(trained, monke
 
 
 def test_networks_can_be_added_to_those_that_are_committed(tmp_path):
-    rows = Rows("003", "mc_dropout_full", str(tmp_path), 0)
-    rows.earlier = read_rows(results("mc_dropout_full"))
+    rows = Rows("003", "mc_dropout_full", str(tmp_path), 0, beside=full_scale.of_targets)
+    rows.earlier = [row for file in files_of(results("mc_dropout_full")) for row in read_rows(file)]
     (first, *_) = known = [row for row in rows.earlier if row["quantity"] == "full_network"]
     found = full_scale.earlier(rows, first["identity"], [9])
     assert [record["network"] for record in found] == [row["setting"]["network"] for row in known]
@@ -173,6 +173,11 @@ def test_networks_can_be_added_to_those_that_are_committed(tmp_path):
     wanted = {(row["quantity"], str(row["setting"])): row["ours"] for row in rows.earlier}
     assert {name: wanted[name] for name in again} == pytest.approx(again)
     assert len(again) > 80
+    files = {file.name: read_rows(file) for file in files_of(rows.file)}
+    assert {name for name in files if "network" in name} == {
+        f"results.network-{row['setting']['network']}.json" for row in known
+    }
+    assert sum(map(len, files.values())) == len(rows.earlier)
 
 
 def test_networks_of_another_program_are_never_pooled(tmp_path):

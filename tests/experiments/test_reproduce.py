@@ -11,11 +11,11 @@ import pytest
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows, write_rows
 from experiments import common, fingerprint, reproduce
-from experiments.common import HERE, Rows, results
+from experiments.common import HERE, Rows, files_of, results
 
 
 def committed(name):
-    return read_rows(results(name))
+    return [row for file in files_of(results(name)) for row in read_rows(file)]
 
 
 @pytest.fixture
