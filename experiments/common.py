@@ -80,6 +80,11 @@ def files_of(file: Path) -> list[Path]:
     return [found for found in (file, *sorted(file.parent.glob(f"{file.stem}.*{file.suffix}"))) if found.exists()]
 
 
+def read_all(file: Path) -> list[dict[str, Any]]:
+    """Returns the rows of these files."""
+    return [row for found in files_of(file) for row in read_rows(found)]
+
+
 def options(description: str, *, work: str = "", share: bool = False) -> argparse.ArgumentParser:
     """--quick, --out, --data-dir, --seed; --work, for which what it keeps is told; --share of runs among processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -250,7 +255,7 @@ class Rows:
         self.file = results(name) if out is None else Path(out) / "results.json"
         if out is not None:
             hosts.once(lambda: str(prepare_out(out, force=True)))
-        self.earlier = [row for file in files_of(self.file) for row in read_rows(file)] if keep else []
+        self.earlier = read_all(self.file) if keep else []
         self.keep = keep if callable(keep) else self._not_measured
         self.began = time.perf_counter()
 

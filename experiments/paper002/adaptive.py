@@ -4,6 +4,7 @@ from typing import Any
 
 from dpaudit.report.rows import read_rows
 from experiments import pages
+from experiments.common import read_all
 from experiments.pages import Fact, Row, Rows, fact, only, select
 from experiments.paper002.claims import AS_PRINTED, FEW, KEEPS, named
 
@@ -19,7 +20,7 @@ def curve(name: str, sensitivity: int, scale: tuple[Any, ...]) -> Row:
 
 def trials(name: str, sensitivity: int | None) -> Rows:
     """Returns what the trials of a setting were like from look to look, with all clients of all rounds."""
-    kept = read_rows(RESULTS / "clip_size_records.json")
+    kept = read_all(RESULTS / "clip_size_records.json")
     own = select([row | {"quantity": "curve", "setting": row} for row in kept], "curve",
                  name=name, sensitivity=sensitivity, **named(AS_PRINTED))  # fmt: skip
     return sorted(own, key=lambda row: row["trial"])

@@ -28,7 +28,7 @@ from typing import Any
 from dpaudit import _validate
 from dpaudit._engine import hosts
 from dpaudit.report.rows import read_rows, write_rows
-from experiments.common import Rows, options, results, shared_out
+from experiments.common import Rows, options, read_all, results, shared_out
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002.published import CLIENTS_PER_ROUND, ROUNDS, TRIALS
 from experiments.paper002.runs import Bench, Run, Scale, all_records, in_order, noise_multiplier, play_all, runs
@@ -164,7 +164,9 @@ def main() -> None:
     curves = rows.file.with_name(f"{rows.file.stem}_curves.json")
     earlier = read_rows(curves) if rows.earlier else []
     write_rows([row for row in earlier if of_setting(row) not in set(map(of_setting, kept))] + kept, curves)
-    rows.write([record for record in played if whole(record)], "_records")
+    complete = [record for record in played if whole(record)]
+    for trial in sorted({record["trial"] for record in complete}):
+        rows.write([record for record in complete if record["trial"] == trial], f"_records.trial-{trial}")
 
 
 def wanted(chosen: Namespace, dataset: str) -> list[Run]:
@@ -177,8 +179,7 @@ def wanted(chosen: Namespace, dataset: str) -> list[Run]:
 
 def committed(file: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Returns the records beside a file of rows, by their runs."""
-    beside = file.with_name(f"{file.stem}_records.json")
-    return {of_run(record): record for record in read_rows(beside)} if beside.exists() else {}
+    return {of_run(record): record for record in read_all(file.with_name(f"{file.stem}_records.json"))}
 
 
 def refuse_mixed(records: Iterable[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from dpaudit.federated import accounting, population, rounds
 from dpaudit.federated.clip_size import EDGES
 from dpaudit.report.rows import read_rows, write_rows
 from dpaudit.training import models
-from experiments.common import Rows, results
+from experiments.common import Rows, read_all, results
 from experiments.paper002 import adaptive, figures, page, substitution
 from experiments.paper002 import rows as clip_size_rows
 from experiments.paper002 import run as clip_size
@@ -273,7 +273,7 @@ def test_committed_records_and_new_ones_make_rows_together(tmp_path):
 
 
 def test_runs_that_are_added_are_those_without_a_committed_record():
-    kept = {clip_size.of_run(record) for record in read_rows(results("clip_size").with_name("clip_size_records.json"))}
+    kept = {clip_size.of_run(record) for record in read_all(results("clip_size").with_name("clip_size_records.json"))}
     every, chosen = (clip_size.arguments(["--trials", "9", *more]) for more in ([], ["--add"]))
     left = {dataset: clip_size.wanted(chosen, dataset) for dataset in ("digits", "mnist", "fashion_mnist")}
     assert sum(len(clip_size.wanted(every, dataset)) - len(own) for dataset, own in left.items()) == len(kept) > 17

@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows
-from experiments.common import Rows, files_of, results
+from experiments.common import Rows, files_of, read_all, results
 from experiments.paper003 import full_claims, full_scale, memberships, networks
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.memberships import Published
@@ -163,7 +163,7 @@ def test_a_network_is_trained_once_and_refused_by_another_program(trained, monke
 
 def test_networks_can_be_added_to_those_that_are_committed(tmp_path):
     rows = Rows("003", "mc_dropout_full", str(tmp_path), 0, beside=full_scale.of_targets)
-    rows.earlier = [row for file in files_of(results("mc_dropout_full")) for row in read_rows(file)]
+    rows.earlier = read_all(results("mc_dropout_full"))
     (first, *_) = known = [row for row in rows.earlier if row["quantity"] == "full_network"]
     found = full_scale.earlier(rows, first["identity"], [9])
     assert [record["network"] for record in found] == [row["setting"]["network"] for row in known]

@@ -9,13 +9,13 @@ import sys
 import pytest
 
 from dpaudit import InputError
-from dpaudit.report.rows import read_rows, write_rows
+from dpaudit.report.rows import write_rows
 from experiments import common, fingerprint, reproduce
-from experiments.common import HERE, Rows, files_of, results
+from experiments.common import HERE, Rows, read_all, results
 
 
 def committed(name):
-    return [row for file in files_of(results(name)) for row in read_rows(file)]
+    return read_all(results(name))
 
 
 @pytest.fixture
