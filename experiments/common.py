@@ -42,6 +42,7 @@ PROGRAMS = {  # the module that makes each file of rows
     "clip_size_unstated": "paper002.unstated",
     "federated_audit": "paper002.audit",
     "mc_dropout_full": "paper003.full_scale",
+    "mc_dropout_unstated": "paper003.unstated",
     "mc_dropout_risk": "paper003.run",
     "training_audit": "paper003.audit",
     "personalization": "paper004.run",
@@ -212,8 +213,7 @@ def kept_records(
                 (record,) = read_rows(file)
                 refuse_stale(record, there(record, partial(identity_of, run)), file)
             else:
-                shown = (lambda _: None) if bars is None else partial(_show, bars, bars.add_task(name, total=total))
-                record = play(run, shown)
+                record = play(run, bar_of(bars, name, total))
                 if file is not None:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     write_rows([record], file)
@@ -222,8 +222,12 @@ def kept_records(
     return found
 
 
-def _show(bars: Any, task: Any, done: int) -> None:
-    bars.update(task, completed=done)
+def bar_of(bars: Any, name: str, total: int) -> Callable[[int], None]:
+    """Returns what is called with how much is done; ``bars`` is None where no terminal shows them."""
+    if bars is None:
+        return lambda done: None
+    task = bars.add_task(name, total=total)
+    return lambda done: bars.update(task, completed=done)
 
 
 class Rows:

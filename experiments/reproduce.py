@@ -32,6 +32,7 @@ ELSEWHERE = (
     "clip_size_unstated",
     "mc_dropout_full",
     "mc_dropout_risk",
+    "mc_dropout_unstated",
     "libraries",
     "peers",
     "personalization_dpals",

@@ -12,15 +12,15 @@ Expect accuracies of one trial to differ between first weights by more than the 
 much between two draws of one law, and less where all trials begin with one model.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax.linen import initializers
 
 from experiments.common import Rows, as_command, options, refuse_homeless
+from experiments.first_weights import Law, glorot, lecun, pytorch, redrawn
 from experiments.paper002.published import ACCURACY
 from experiments.paper002.rows import over_trials, seconds, stated
 from experiments.paper002.run import scale_chosen, scale_of, sized
@@ -30,8 +30,6 @@ SETTINGS, SENSITIVITY = ("clip0.05", "0.05to0.01(20%)"), 2
 TRIALS, FEW = 3, 20  # clients in place of all
 QUICK = {"dataset": "digits", "rounds": 50, "clients_per_round": 200, "trials": 1}
 
-Law = Callable[[jax.Array, tuple[int, ...], int], jax.Array]  # of a key, a shape and how many inputs a neuron has
-
 
 class Choice(NamedTuple):
     """What an author may leave to a library."""
@@ -40,22 +38,6 @@ class Choice(NamedTuple):
     bias: Law | None = None  # None: 0
     one_model: bool = False  # all trials begin with the first one's
     standardised: bool = False  # pixels of mean 0 and deviation 1 over the training set, instead of [0, 1]
-
-
-def across(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
-    """Draws uniformly from +-1/sqrt(inputs), as PyTorch does for weights and biases of linear and convolution
-    layers."""
-    return jax.random.uniform(key, shape, minval=-1, maxval=1) / np.sqrt(inputs)
-
-
-def lecun(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
-    """Draws as Flax does: truncated normal, with variance 1/inputs."""
-    return initializers.lecun_normal()(key, shape)
-
-
-def glorot(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
-    """Draws as Keras does: uniformly, with variance 2/(inputs + outputs)."""
-    return initializers.glorot_uniform()(key, shape)
 
 
 OURS, AGAIN, ONE, PYTORCH, GLOROT = (
@@ -70,7 +52,7 @@ CHOICES = {
     OURS: Choice(),
     AGAIN: Choice(kernel=lecun),
     ONE: Choice(one_model=True),
-    PYTORCH: Choice(kernel=across, bias=across),
+    PYTORCH: Choice(kernel=pytorch, bias=pytorch),
     GLOROT: Choice(kernel=glorot),
     "standardised pixels": Choice(standardised=True),
 }
@@ -91,20 +73,8 @@ class Otherwise(Bench):
 
     def first(self, trial: int) -> Any:
         whose = 0 if self.choice.one_model else trial
-        return redrawn(jax.random.fold_in(self.keys(whose)[1], 1), super().first(whose), self.choice)
-
-
-def redrawn(key: jax.Array, params: Any, choice: Choice) -> Any:
-    """Returns a network's parameters {layer: {kernel, bias}}, with those that a choice has a law for drawn by it."""
-    drawn = {}
-    for layer, name in enumerate(params):
-        inputs = int(np.prod(params[name]["kernel"].shape[:-1]))
-        keys = jax.random.split(jax.random.fold_in(key, layer), 2)
-        drawn[name] = {
-            part: params[name][part] if law is None else law(own, params[name][part].shape, inputs)
-            for part, law, own in zip(("kernel", "bias"), (choice.kernel, choice.bias), keys, strict=True)
-        }
-    return drawn
+        key = jax.random.fold_in(self.keys(whose)[1], 1)
+        return redrawn(key, super().first(whose), self.choice.kernel, self.choice.bias)
 
 
 def gather(rows: Rows, choice: str, records: Iterable[dict[str, Any]]) -> None:

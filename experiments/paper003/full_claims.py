@@ -3,19 +3,15 @@
 import math
 from collections.abc import Callable
 
-import numpy as np
-from scipy import stats
-
 from experiments.pages import Claim, Row, Rows, Verdict, from_interval, number, only, ranged, select
 from experiments.paper003.claims import SAME, Tally, tally, verdict
-from experiments.paper003.published import ACCURACY, LOSS, PLAIN_ACCURACY, UNIT
+from experiments.paper003.published import LOSS, STATED, UNIT
 from experiments.paper003.questions import DETERMINISTIC
 
 COMMAND = "paper003.full_scale --work DIR"
 NEAR = 0.02  # of accuracy
 ERRORS = 1.96  # standard errors
 MORE, LESS, EQUAL = 1, -1, 0
-STATED = {DETERMINISTIC: PLAIN_ACCURACY} | {f"mean of {count}": value for count, value in ACCURACY.items()}
 
 
 def differences(rows: Rows, question: int, which: Callable[[Row], bool] = lambda at: True) -> list[Row]:
@@ -53,14 +49,8 @@ def ran(row: Row) -> str:
 
 
 def accuracy(rows: Rows, name: str) -> Row:
-    """Returns the row of an accuracy, with an interval by the number of records judged and, by Student's law, by how
-    networks differ: two of them tell little of that."""
-    row = only(rows, "full_accuracy", published=name)
-    each = np.array([network["utility"][name] for network in select(rows, "full_network")])
-    error = ERRORS * math.sqrt(max(row["ours"] * (1 - row["ours"]), 0.0) / row["records"])
-    if len(each) > 1:
-        error = math.hypot(error, float(stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1)) / math.sqrt(len(each)))
-    return row | {"ours_low": row["ours"] - error, "ours_high": row["ours"] + error}
+    """Returns the row of an accuracy, whose interval covers which records are judged and how networks differ."""
+    return only(rows, "full_accuracy", published=name)
 
 
 def accuracies(rows: Rows) -> Verdict:

@@ -10,7 +10,6 @@ and bounds far below the promise.
 
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,17 @@ from absl import logging
 from dpaudit._engine import hosts
 from dpaudit._engine.fingerprint import refuse_another
 from dpaudit.cli.command import bars_on_terminal
-from experiments.common import Rows, as_command, options, refuse_homeless
+from experiments.common import Rows, as_command, bar_of, options, refuse_homeless
 from experiments.paper003 import memberships, networks
 from experiments.paper003.bench import COUNTS, DELTA, SCALES, Bench
 from experiments.paper003.memberships import Guessed, Published
 from experiments.paper003.networks import KINDS
-from experiments.paper003.published import ACCURACY, PLAIN_ACCURACY
+from experiments.paper003.published import STATED
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, UNITS
 
 NAME = "mc_dropout_full"
 TOGETHER = {"mean std": ("mean", "std"), "min max": ("min", "max"), "min max mean std": ("mean", "std", "min", "max")}
 QUICK_NETWORKS, QUICK_TARGETS = (0, 1), 80
-ERRORS = 1.96  # standard errors, of an accuracy
 
 
 def of_targets(row: dict[str, Any]) -> str:
@@ -56,17 +54,12 @@ def gather(rows: Rows, scale: str, targets: int, found: Sequence[dict[str, Any]]
 
 
 def useful(rows: Rows, scale: str, found: Sequence[dict[str, Any]]) -> None:
-    """Adds accuracies over the networks: intervals by the networks' spread and the number of records judged."""
-    stated = {DETERMINISTIC: PLAIN_ACCURACY} | {f"mean of {count}": value for count, value in ACCURACY.items()}
+    """Adds accuracies over the networks."""
     for name in found[0]["utility"]:
-        each = np.array([record["utility"][name] for record in found])
-        middle, judged = float(each.mean()), found[0]["judged" if name in stated else "judged_whole"]
-        variance = middle * (1 - middle) / judged + (each.var(ddof=1) / len(each) if len(each) > 1 else 0.0)
-        error = ERRORS * float(np.sqrt(variance))
-        row = rows.add(
-            "full_accuracy", {"published": name}, middle, (middle - error, middle + error), scale=scale,
-            paper_value=stated.get(name),
-        )  # fmt: skip
+        each = [record["utility"][name] for record in found]
+        judged = found[0]["judged" if name in STATED else "judged_whole"]
+        middle, *ends = networks.interval(each, judged)
+        row = rows.add("full_accuracy", {"published": name}, middle, ends, scale=scale, paper_value=STATED.get(name))
         row["records"] = judged
 
 
@@ -152,8 +145,7 @@ def main() -> None:
         told = networks.references(bench, shadows, selected)
         found = earlier(rows, networks.identity_of(bench, selected), wanted)
         for number in wanted:
-            task = None if bars is None else bars.add_task(f"network {number}", total=scale.steps)
-            shown = (lambda _: None) if bars is None else partial(_show, bars, task)
+            shown = bar_of(bars, f"network {number}", scale.steps)
             found.append(networks.network(bench, number, selected, shown))
     found = sorted(found, key=lambda record: record["network"])
     for accounting, spent in bench.epsilon().items():
@@ -161,10 +153,6 @@ def main() -> None:
     text = f"{len(found)} network{'s' * (len(found) > 1)}, {targets:,} targets each"
     text += f", {scale.records:,} records, {scale.steps:,} steps"
     gather(rows, text, targets, found, told)
-
-
-def _show(bars: Any, task: Any, done: int) -> None:
-    bars.update(task, completed=done)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ Whoever looks sees what the network publishes, Section 3.3: one prediction, or T
 """
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy import stats
 
 from dpaudit._engine.fingerprint import Identity, digest, of_run, raw
 from dpaudit.training.dp_sgd import fit
@@ -36,6 +38,7 @@ EVERY = 500  # steps from one checkpoint to the next
 SHADOW_SAMPLES = 100  # of each target by each shadow model
 LOOK = 100  # records at a time
 DIGITS = 4  # of a statistic, after the point
+ERRORS = 1.96  # standard errors
 
 
 class Targets(NamedTuple):
@@ -104,14 +107,25 @@ def network(bench: Bench, number: int, targets: Targets, progress: Callable[[int
     """Returns what one network says, from its file or trained; a killed training goes on from its checkpoint."""
     coin_key, init_key, train_key, look_key = jax.random.split(jax.random.fold_in(bench.key, number), 4)
     member = np.asarray(jax.random.bernoulli(coin_key, 0.5, targets.places.shape))
-    rows, scale = rows_of(bench, targets, member), bench.scale
-    identity = identity_of(bench, targets)
+    rows, identity = rows_of(bench, targets, member), identity_of(bench, targets)
     file = bench.work / f"network-{number}.json"
     if file.exists():
         record = json.loads(file.read_text())
         refuse_stale(record, identity, file)
         return record
-    sampling, before = poisson(scale.records, scale.batch_size), time.process_time()
+    params, hours = trained(bench, init_key, train_key, rows, f"network-{number}", progress)
+    record = {"network": number, "identity": identity, "member": "".join("01"[int(coin)] for coin in member)}
+    record |= {"targets": seen(bench, look_key, params, targets, samples=bench.scale.samples)}
+    record |= useful(bench, look_key, params) | {"cpu_hours": hours}
+    file.write_text(json.dumps(record))
+    return record
+
+
+def trained(
+    bench: Bench, init_key: jax.Array, train_key: jax.Array, rows: Rows, name: str, progress: Callable[[int], None]
+) -> tuple[Any, float]:
+    """Returns a network's parameters, and the CPU hours of its training, which goes on from its checkpoint."""
+    scale, before = bench.scale, time.process_time()
 
     def spent(_: Any) -> dict[str, float]:
         nonlocal before
@@ -119,15 +133,10 @@ def network(bench: Bench, number: int, targets: Targets, progress: Callable[[int
         return {"cpu_hours": (before - since) / 3600}
 
     fitted = fit(
-        train_key, bench.trainer(), bench.first(init_key), rows, sampling, scale.steps,
-        every=EVERY, checkpoint=bench.work / f"network-{number}", evaluate=spent, progress=progress,
+        train_key, bench.trainer(), bench.first(init_key), rows, poisson(scale.records, scale.batch_size), scale.steps,
+        every=EVERY, checkpoint=bench.work / name, evaluate=spent, progress=progress,
     )  # fmt: skip
-    params, hours = fitted.state.params, fitted.evaluations["cpu_hours"].sum()
-    record = {"network": number, "identity": identity, "member": "".join("01"[int(coin)] for coin in member)}
-    record |= {"targets": seen(bench, look_key, params, targets, samples=scale.samples)}
-    record |= useful(bench, look_key, params) | {"cpu_hours": float(f"{hours:.3g}")}
-    file.write_text(json.dumps(record))
-    return record
+    return fitted.state.params, float(f"{fitted.evaluations['cpu_hours'].sum():.3g}")
 
 
 def rows_of(bench: Bench, targets: Targets, member: np.ndarray) -> Rows:
@@ -183,6 +192,17 @@ def references(bench: Bench, shadows: Any, targets: Targets) -> list[dict[str, l
 def _short(values: np.ndarray) -> list[float]:
     """Significant digits, as a committed row holds them."""
     return [float(f"{value:.{DIGITS}g}") for value in values]
+
+
+def interval(each: Sequence[float], judged: int) -> tuple[float, float, float]:
+    """Returns the mean accuracy of networks, and the ends of its 95% interval: by the number of records judged and, of
+    several networks, by how these differ, of which a few tell little (Student's law)."""
+    values = np.array(each)
+    middle = float(values.mean())
+    error = ERRORS * math.sqrt(max(middle * (1 - middle), 0.0) / judged)
+    if len(values) > 1:
+        error = math.hypot(error, float(stats.t.ppf(0.975, len(values) - 1)) * values.std(ddof=1) / len(values) ** 0.5)
+    return middle, middle - error, middle + error
 
 
 def parts_of(count: int) -> list[slice]:

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import expit
 
 from dpaudit import InputError
@@ -194,21 +195,23 @@ def test_networks_of_another_program_are_never_pooled(tmp_path):
     assert full_scale.earlier(rows, {"program": "b"}, [0, 1]) == []
 
 
+def test_an_accuracy_s_interval_is_student_s_where_many_records_are_judged():
+    each = [0.47, 0.49, 0.5, 0.46]
+    wanted = stats.t.interval(0.95, 3, np.mean(each), stats.sem(each))
+    assert networks.interval(each, 10**12) == pytest.approx((np.mean(each), *wanted))
+    assert networks.interval([0.5], 10_000) == pytest.approx((0.5, 0.4902, 0.5098))
+
+
 @pytest.mark.parametrize("each, holds", [([0.48, 0.49], None), ([0.48, 0.49] * 5, True), ([0.52, 0.60], None)])
 def test_two_networks_that_differ_tell_little_of_their_mean(each, holds):
     rows = [
         {"quantity": "full_network", "setting": {"network": i}, "utility": dict.fromkeys(full_claims.STATED, value)}
         for i, value in enumerate(each)
     ]
+    middle, low, high = networks.interval(each, 10_000)
     rows += [
-        {
-            "quantity": "full_accuracy",
-            "setting": {"published": name},
-            "paper_value": 0.48,
-            "records": 10_000,
-            "scale": "",
-        }
-        | {"ours": float(np.mean(each)), "ours_low": np.mean(each) - 0.0098, "ours_high": np.mean(each) + 0.0098}
+        {"quantity": "full_accuracy", "setting": {"published": name}, "paper_value": 0.48, "scale": ""}
+        | {"ours": middle, "ours_low": low, "ours_high": high}
         for name in full_claims.STATED
     ]
     assert full_claims.accuracies(rows).holds is holds

@@ -10,6 +10,7 @@ import pytest
 
 from dpaudit.report.rows import read_rows
 from dpaudit.training import models
+from experiments import first_weights
 from experiments.common import Rows
 from experiments.paper002 import choices, unstated
 from experiments.paper002.claims import AS_PRINTED, FEW, named
@@ -32,7 +33,7 @@ def network():
 
 def redrawn(choice, params, keys=range(20)):
     """Returns every layer's values over several keys, flat."""
-    found = [unstated.redrawn(jax.random.key(i), params, choice) for i in keys]
+    found = [first_weights.redrawn(jax.random.key(i), params, choice.kernel, choice.bias) for i in keys]
     return jax.tree.map(lambda *each: np.concatenate([np.ravel(one) for one in each]), *found)
 
 
@@ -74,7 +75,7 @@ def test_biases_are_drawn_where_the_library_draws_them(network):
 
 
 def test_our_own_choice_changes_nothing(network):
-    same = unstated.redrawn(jax.random.key(1), network, CHOICES[OURS])
+    same = first_weights.redrawn(jax.random.key(1), network)
     assert jax.tree.all(jax.tree.map(lambda one, other: jnp.array_equal(one, other), same, network))
     ours, plain = Otherwise(CHOICES[OURS], "digits", SMALL, 3), Bench("digits", SMALL, 3)
     assert ours.identity("clip0.05", 2) == plain.identity("clip0.05", 2)
