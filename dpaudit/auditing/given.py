@@ -24,13 +24,13 @@ from dpaudit.auditing.count import Account, fresh, looks
 from dpaudit.auditing.estimators import Estimator
 from dpaudit.auditing.finish import finished
 from dpaudit.auditing.foresight import checked_reading
+from dpaudit.auditing.one_training import underpowered
 from dpaudit.auditing.ranks import rank
 from dpaudit.auditing.result import UNSTATED, AuditResult, checked_delta
 from dpaudit.mechanisms.claim import Claim
 
 Worlds = tuple[np.ndarray, np.ndarray]
 LEAST = 2 * PILOT_LEAST * CHOOSING_SHARE  # releases of a world
-SURE = 0.999  # confidence at which canaries' scores are called reversed
 
 
 def from_scores(
@@ -232,7 +232,8 @@ def one_run(
     Returns:
       An :class:`AuditResult`. Its trials are the canaries, its rates and accuracy those of guessing the half with the
       larger scores; epsilon_upper is infinite, because one training gives no upper bound, and nothing else is
-      certified.
+      certified. It is underpowered where the included canaries are not told from the others
+      (:mod:`dpaudit.auditing.one_training`).
 
     Raises:
       InputError: scores that are not numbers, coins that are not fair, a claim that is a curve or about replacing,
@@ -256,16 +257,7 @@ def one_run(
     fpr, fnr = counted.false_positives / counted.negatives, counted.false_negatives / counted.positives
     shares = [int(guesses.count_correct(scores, included, plan)) / sum(plan) for plan in plans]
     most = max(shares)
-    reason = None
-    if claim is not None and ceiling <= claim.epsilon:
-        reason = f"even if every guess were right, {m:,} canaries would certify an ε of {ceiling:.2f} at most"
-    elif scores.min() == scores.max():
-        reason = "all scores are equal: this attack saw nothing"
-    elif lower <= 0 and _one_run_reversed(scores, included, delta):
-        reason = "the scores are larger for canaries that were left out: change their sign"
-    elif claim is not None and lower <= claim.epsilon and not guesses.finds_twice(claim.epsilon, m, plans, **settings):
-        reason = "with this many canaries, even a perfect attack finds a loss of twice the claim with probability "
-        reason += "below 0.8"
+    promised = None if claim is None else claim.epsilon
     return AuditResult(
         epsilon_hat=math.inf if most == 1 else max(0.0, math.log(most / (1 - most))) if most > 0 else 0.0,
         epsilon_lower=lower,
@@ -282,12 +274,6 @@ def one_run(
         detectable=None,
         claim=claim,
         threshold=float(np.median(scores)),
-        reason=reason,
+        reason=underpowered(scores, included, plans, lower=lower, epsilon=promised, **settings),
         **settings,
     )
-
-
-def _one_run_reversed(scores: np.ndarray, included: np.ndarray, delta: float) -> bool:
-    """Tells whether the opposite scores show a loss, which chance does not explain."""
-    counted = estimators.of_one_training(-scores, included)
-    return estimators.one_run.bounds(counted, delta=delta, confidence=SURE)[0] > 0

@@ -12,6 +12,7 @@ import optax
 
 from dpaudit import _validate
 from dpaudit.auditing.bounds import one_run
+from dpaudit.auditing.one_training import underpowered
 from dpaudit.audits import training_canary
 from dpaudit.data import Dataset
 from dpaudit.training import accounting, models
@@ -63,8 +64,9 @@ def train_audited(
 
     Returns:
       (row, params): what was promised, spent and found, as a flat dictionary of JSON values; and the network. The
-      verdict is "violation" if epsilon_lower exceeds the accounted epsilon, "underpowered" if not even a perfect
-      attack would find twice that with probability 0.8, else "consistent".
+      verdict is "violation" if epsilon_lower exceeds the accounted epsilon; "underpowered" if not even a perfect
+      attack would find twice that with probability 0.8, or if the canaries that were included were not told from the
+      others, for the ``reason`` given; else "consistent".
 
     Raises:
       InputError: a value out of range, a target that cannot be reached, images of a shape that has no network.
@@ -105,7 +107,8 @@ def train_audited(
     shown = one_run.audit(found.scores, found.included, made, delta=delta, confidence=confidence)
     ceiling = one_run.ceiling(canaries, made, delta=delta, confidence=confidence)
     accounted = spent(steps)
-    able = one_run.finds_twice(accounted, canaries, made, delta=delta, confidence=confidence)
+    settings: dict[str, Any] = {"delta": delta, "confidence": confidence}
+    reason = underpowered(found.scores, found.included, made, lower=shown.epsilon_lower, epsilon=accounted, **settings)
     row = {
         "dataset": train_data.label,
         "examples": len(train_data.inputs),
@@ -115,7 +118,8 @@ def train_audited(
         "epsilon_target": epsilon,
         "epsilon_accounted": accounted,
         "epsilon_lower": shown.epsilon_lower,
-        "verdict": _verdict(shown.epsilon_lower, accounted, able=able),
+        "verdict": "violation" if shown.epsilon_lower > accounted else "underpowered" if reason else "consistent",
+        "reason": reason,
         "ceiling": ceiling,
         "canaries": canaries,
         "included": int(found.included.sum()),
@@ -136,9 +140,3 @@ def plans(canaries: int) -> list[one_run.Plan]:
     """Lists the numbers of guesses among which :func:`train_audited` chooses the best."""
     counts = sorted({max(1, int(share * canaries)) for share in GUESSED})
     return [*(one_run.Plan(count, count) for count in counts), one_run.Plan(max(1, int(GUESSED_IN * canaries)))]
-
-
-def _verdict(lower: float, accounted: float, *, able: bool) -> str:
-    if lower > accounted:
-        return "violation"
-    return "consistent" if able else "underpowered"

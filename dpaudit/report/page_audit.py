@@ -30,6 +30,7 @@ VERDICTS = {
     ),
 }
 
+TOO_FEW = "even ", "with this many "  # how reasons begin that more trials or canaries take away
 MORE_TRIALS = "The command dpaudit plan computes how many trials are needed."
 MORE = "It takes more of them, not another attack."
 ANOTHER_ATTACK = "Another attack, or other inputs, may show more."
@@ -64,7 +65,7 @@ def _advice(result: AuditResult) -> str:
     """Says what would help an audit that could not have shown a violation: more trials where they were too few, which
     are planned for an epsilon and not for a curve, else another attack."""
     reason = str(result.reason)
-    if not reason.startswith(("even ", "with this many ")):
+    if not reason.startswith(TOO_FEW):
         return ANOTHER_ATTACK
     return MORE_TRIALS if result.claim and not result.claim.is_curve and "trials" in reason else MORE
 
@@ -136,27 +137,23 @@ TRAINING_VERDICTS = {
         "canaries in one run reveal only a part of ε.",
     ),
     "underpowered": (
-        "Too few canaries to know",
-        "{limit} More canaries would show more.",
+        "This audit could not have shown a violation",
+        "The training spent an ε of {accounted} according to its accounting. Reason: {reason}. {next}",
     ),
 }
-LIMITS = (
-    "Even if every guess had been right, {canaries:,} canaries would have certified an ε of {ceiling} at most, no "
-    "more than the {accounted} of the accounting.",
-    "With {canaries:,} canaries even a perfect attack would have found a loss of twice the {accounted} of the "
-    "accounting with probability below 0.8.",
-)
+MORE_CANARIES = "More canaries would show more."
+KNOWN_LOSS = "A recipe with a known fault, such as half of the noise, tells which."
 
 
 def render_training(row: dict[str, Any]) -> str:
     """Renders the body of the page from a row of :func:`dpaudit.audits.audited_training.train_audited`."""
     title, explained = TRAINING_VERDICTS[row["verdict"]]
-    limit = LIMITS[row["ceiling"] > row["epsilon_accounted"]]
-    explained = explained.replace("{limit}", limit).format(
+    explained = explained.format(
         accounted=words.at_most(row["epsilon_accounted"]),
         lower=words.said(row["epsilon_lower"]),
-        ceiling=words.said(row["ceiling"]),
         canaries=row["canaries"],
+        reason=row["reason"],
+        next=MORE_CANARIES if str(row["reason"]).startswith(TOO_FEW) else KNOWN_LOSS,
         risk=round(100 * (1 - row["confidence"]), 6),
     )
     more = [

@@ -248,6 +248,7 @@ def training_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
     records = f"{rate * row['examples']:.0f} of a batch's {row['batch_size']} rows"
     trained = f"{row['network']} on the {row['examples']:,} records of {row['dataset']}, {row['steps']:,} steps"
     return [
+        *([] if row["reason"] is None else [("reason", row["reason"])]),
         ("accuracy", f"{100 * row['accuracy']:.1f} % of {row['tested']:,} test images"),
         ("ε accounted", f"{spent} (target {row['epsilon_target']:g}; records and canaries alike)"),
         ("ε at least", f"{words.said(row['epsilon_lower'])} ({bound}, of the training)"),

@@ -333,9 +333,9 @@ def test_one_training_says_when_its_scores_are_blind_or_turned():
 
 def test_few_canaries_that_would_have_missed_twice_the_promise_are_underpowered():
     included, claim = np.random.default_rng(0).random(400) < 0.5, Claim(1.0, 1e-5, "add_remove")
-    noise = np.random.default_rng(1).normal(size=400)
-    assert dpaudit.one_run(noise, included, claim=claim).verdict == "consistent"
-    few = dpaudit.one_run(noise[:80], included[:80], claim=claim)
+    scores = np.random.default_rng(1).normal(size=400) + 0.5 * included
+    assert dpaudit.one_run(scores, included, claim=claim).verdict == "consistent"
+    few = dpaudit.one_run(scores[:80], included[:80], claim=claim)
     assert few.verdict == "underpowered"
     assert few.ceiling > 1
     assert "with this many canaries" in str(few.reason)

@@ -13,6 +13,7 @@ from experiments.common import Rows, files_of, read_all, results
 from experiments.paper003 import full_claims, full_scale, memberships, networks
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.memberships import Published
+from experiments.paper003.published import STATED
 
 NETWORKS, TARGETS = 4, 1_000
 TINY = Scale("digits", 8, 80, 20, 2, noise=1.0, models=2, repeats=2, samples=3)
@@ -205,14 +206,14 @@ def test_an_accuracy_s_interval_is_student_s_where_many_records_are_judged():
 @pytest.mark.parametrize("each, holds", [([0.48, 0.49], None), ([0.48, 0.49] * 5, True), ([0.52, 0.60], None)])
 def test_two_networks_that_differ_tell_little_of_their_mean(each, holds):
     rows = [
-        {"quantity": "full_network", "setting": {"network": i}, "utility": dict.fromkeys(full_claims.STATED, value)}
+        {"quantity": "full_network", "setting": {"network": i}, "utility": dict.fromkeys(STATED, value)}
         for i, value in enumerate(each)
     ]
     middle, low, high = networks.interval(each, 10_000)
     rows += [
         {"quantity": "full_accuracy", "setting": {"published": name}, "paper_value": 0.48, "scale": ""}
         | {"ours": middle, "ours_low": low, "ours_high": high}
-        for name in full_claims.STATED
+        for name in STATED
     ]
     assert full_claims.accuracies(rows).holds is holds
 

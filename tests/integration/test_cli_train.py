@@ -13,6 +13,7 @@ from rich.table import Table
 
 from dpaudit import data
 from dpaudit._validate import InputError
+from dpaudit.auditing.one_training import NOT_TOLD
 from dpaudit.audits.audited_training import train_audited
 from dpaudit.cli import command
 from dpaudit.cli import train as cli
@@ -109,7 +110,26 @@ def test_twice_the_loss_has_to_be_found(alone):
     assert few["ceiling"] > few["epsilon_accounted"]
     assert few["verdict"] == "underpowered"
     shown = {"learning_rate": 0.01, "seconds": 1.0, "seed": 7, "device": "cpu", "versions": "", "optimizer": "adam"}
-    assert "With 200 canaries even a perfect attack" in page_audit.render_training(alone | few | shown)
+    page = page_audit.render_training(alone | few | shown)
+    assert "Reason: with this many canaries, even a perfect attack finds" in page
+    assert page_audit.MORE_CANARIES in page
+    assert page_audit.KNOWN_LOSS not in page
+
+
+def test_canaries_that_noise_hides_are_underpowered(alone):
+    """They were called consistent."""
+
+    def far_too_noisy(loss_fn, **settings):
+        return dp_sgd(loss_fn, **settings | {"noise_multiplier": 1e4})
+
+    row = trained(make=far_too_noisy)[0]
+    assert (row["verdict"], row["reason"]) == ("underpowered", NOT_TOLD)
+    assert row["ceiling"] > row["epsilon_accounted"]
+    shown = {"learning_rate": 0.01, "seconds": 1.0, "seed": 7, "device": "cpu", "versions": "", "optimizer": "adam"}
+    page = page_audit.render_training(alone | row | shown)
+    assert "the canaries that were included were not told from the others" in page
+    assert page_audit.KNOWN_LOSS in page
+    assert page_audit.MORE_CANARIES not in page
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from dpaudit.report import page_audit
 from dpaudit.report.page import write_audit_page
 from tests.report.reader import read_page
 
+DRAWS, ADDED = np.random.default_rng(0), Claim(1.0, 1e-5, "add_remove")
+
 
 def page(tmp_path, errors, trials, claim, target="my_mechanism.py:noisy_sum"):
     return drawn(tmp_path, from_counts(errors, errors, trials, trials, claim=claim, method="cosine"), target)
@@ -136,6 +138,7 @@ def test_a_hostile_name_stays_text(tmp_path):
         (from_counts(50, 50, 100, 100, claim=Claim(0.1)), page_audit.MORE_TRIALS),
         (from_counts(1, 1, 3, 3, claim=Claim.gaussian(2.0)), page_audit.MORE),
         (one_run([1.0, 2, 3, 4], [False, False, True, True], claim=Claim(1.0, 0.0, "add_remove")), page_audit.MORE),
+        (one_run(DRAWS.random(4_000), DRAWS.random(4_000) < 0.5, claim=ADDED), page_audit.ANOTHER_ATTACK),
     ],
 )
 def test_what_would_help_an_underpowered_audit_is_said(tmp_path, result, helps):

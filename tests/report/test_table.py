@@ -66,8 +66,11 @@ def test_what_a_training_spent_is_never_shown_below_it():
     told |= {"epsilon_target": 4.0, "epsilon_lower": 0.5, "correct": 6, "guesses": 10, "included": 5, "ceiling": 1.0}
     told |= {"noise_multiplier": 1.0, "clip_norm": 1.0, "neighbouring": "replace", "verdict": "consistent"}
     told |= {"optimizer": "sgd", "learning_rate": 0.1, "seed": 0, "seconds": 1.0, "device": "cpu", "versions": "none"}
+    told |= {"reason": None}
     assert dict(training_lines(told))["ε accounted"].startswith("3.45 at δ = 1e-05")
     assert "The training spent an ε of 3.45 according" in render_training(told)
+    assert dict(training_lines(told | {"reason": "few"}))["reason"] == "few"
+    assert "reason" not in dict(training_lines(told))
     assert [words.at_most(one) for one in (4.0, 0.1, 0.003, 9.991, 12.31, "inf", None)] == [
         *("4.00", "0.10", "0.01", "10.0", "12.4", "∞", "–")
     ]
