@@ -189,6 +189,15 @@ MUTANTS = [
         ("[leaf[aside:] for leaf in leaves]", "leaves"),
     ),
     *of(
+        "dpaudit/auditing/one_training",
+        "auditing/test_one_training auditing/test_given",
+        ("and 2 * most_attained(", "and most_attained("),
+        ("lower <= SLIGHT * epsilon", "lower <= epsilon"),
+        ("max(plans, key=sum)", "min(plans, key=sum)"),
+        ("betaincinv(right + 1, guesses - right, confidence)", "betaincinv(right, guesses - right + 1, confidence)"),
+        ("if lower <= 0 and one_run.audit", "if lower > 0 and one_run.audit"),
+    ),
+    *of(
         "dpaudit/auditing/read",
         "auditing/test_given",
         ("< UNLIKELY", "> 0"),
