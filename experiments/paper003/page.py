@@ -14,7 +14,9 @@ from experiments.paper003.claims import CLAIMS as SMALL
 from experiments.paper003.claims import COMPARISONS, ERRORS, SAME, large, lost, ratio, scales
 from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL
 from experiments.paper003.page_full import full_accuracies as full_accuracies
+from experiments.paper003.page_full import full_choices as full_choices
 from experiments.paper003.page_full import full_differences as full_differences
+from experiments.paper003.page_full import full_first_weights as full_first_weights
 from experiments.paper003.page_full import full_more_accurate as full_more_accurate
 from experiments.paper003.page_full import full_revealed as full_revealed
 from experiments.paper003.page_full import full_setting as full_setting
@@ -24,7 +26,7 @@ from experiments.paper003.page_full import full_verdicts as full_verdicts
 from experiments.paper003.published import ACCURACY, LARGEST, LOSS, PLAIN_ACCURACY, RATIOS, ROUNDED, UNIT
 from experiments.paper003.questions import CONFIDENCE, DETERMINISTIC, NULLS, TOGETHER
 
-FILES = ("mc_dropout_risk.*.json", "mc_dropout_full*.json", "training_audit.json")
+FILES = ("mc_dropout_risk.*.json", "mc_dropout_full*.json", "mc_dropout_unstated.json", "training_audit.json")
 CLAIMS = (*SMALL[:3:2], SMALL[3], *FULL_CLAIMS, SMALL[-1])
 MORE_CLAIMS = (*(claim for claim in SMALL if claim not in CLAIMS), *MORE_FULL)
 ATTACKS = {"thresholds": "thresholds", "ratio": "likelihood ratio"}

@@ -2,10 +2,12 @@
 
 from experiments.pages import Fact, Rows, fact, number, only, ranged, select, table, values, verdicts
 from experiments.paper003.bench import CLIP_NORM, DELTA, LEARNING_RATE, SCALES
-from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL, STATED, accuracy
+from experiments.paper003.full_claims import FULL_CLAIMS, MORE_FULL, accuracy
 from experiments.paper003.memberships import FPR
 from experiments.paper003.networks import KINDS, NETWORKS, SHADOW_SAMPLES, SHADOWS
+from experiments.paper003.published import STATED
 from experiments.paper003.questions import CONFIDENCE
+from experiments.paper003.unstated import OURS, PYTORCH
 
 
 def full_verdicts(rows: Rows) -> str:
@@ -41,6 +43,28 @@ def full_accuracies(rows: Rows) -> str:
         stated = number(row["paper_value"]) if name in STATED else "–"
         lines.append([name, stated, ranged(row, 3), f"{100 * without['ours']:.1f}", f"{row['records']:,}"])
     return table(["published", "paper", "accuracy [range]", "no label %", "records"], lines)
+
+
+def full_first_weights(rows: Rows) -> Fact:
+    """PyTorch's first weights cost accuracy, less than ours are above the paper's."""
+    less, left, true = [], [], True
+    for name in STATED:
+        row = only(rows, "accuracy_of_choice", choice=PYTORCH, published=name)
+        ours = [network["utility"][name] for network in select(rows, "full_network")]
+        less.append(100 * (accuracy(rows, name)["ours"] - row["ours"]))
+        left.append(100 * (row["ours"] - row["paper_value"]))
+        true &= row["paper_value"] < row["ours_low"] and row["ours"] < min(ours)
+    counts = {"networks": len(row["each"])}
+    return fact(true, less=min(less), most=max(less), left=min(left), above=max(left), **counts)
+
+
+def full_choices(rows: Rows) -> str:
+    """Tabulates accuracies under what the paper leaves to its libraries, beside those of our own choice."""
+    every, lines = values(select(rows, "accuracy_of_choice"), "choice"), []
+    for name in STATED:
+        cells = [ranged(only(rows, "accuracy_of_choice", choice=choice, published=name), 3) for choice in every]
+        lines.append([name, number(STATED[name]), ranged(accuracy(rows, name), 3), *cells])
+    return table(["published", "paper", OURS, *every], lines)
 
 
 def full_revealed(rows: Rows) -> str:

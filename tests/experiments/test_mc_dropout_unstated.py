@@ -1,5 +1,6 @@
 """What paper 003 leaves to its libraries: choices change what they name and nothing else, and rows stay."""
 
+import copy
 import json
 import sys
 
@@ -10,8 +11,9 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows
+from experiments import pages
 from experiments.common import Rows
-from experiments.paper003 import networks, unstated
+from experiments.paper003 import networks, page_full, unstated
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.published import STATED
 from experiments.paper003.unstated import CHOICES, OURS, PYTORCH, STANDARDISED, Otherwise
@@ -111,3 +113,12 @@ def test_a_row_has_every_network(tmp_path):
     assert (plain["records"], whole["records"], whole["paper_value"]) == (10_000, 1_000, None)
     assert plain["ours_high"] - plain["ours"] > 0.1  # two networks that differ by two points tell little
     assert whole["ours_high"] - whole["ours"] == pytest.approx(1.96 * np.sqrt(0.25 / 1_000))
+
+
+@pytest.mark.parametrize("shift, holds", [(0.0, True), (0.05, False), (-0.08, False)])
+def test_the_sentence_on_first_weights_fails_where_they_cost_nothing_or_all(shift, holds):
+    rows = copy.deepcopy(pages.rows_of("paper003"))
+    for row in rows:
+        if row["quantity"] == "accuracy_of_choice":
+            row |= {name: row[name] + shift for name in ("ours", "ours_low", "ours_high")}
+    assert page_full.full_first_weights(rows).holds is holds
