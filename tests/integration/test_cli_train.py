@@ -120,7 +120,8 @@ def test_canaries_that_noise_hides_are_underpowered(alone):
     """They were called consistent."""
 
     def far_too_noisy(loss_fn, **settings):
-        return dp_sgd(loss_fn, **settings | {"noise_multiplier": 1e4})
+        settings["noise_multiplier"] = 1e4
+        return dp_sgd(loss_fn, **settings)
 
     row = trained(make=far_too_noisy)[0]
     assert (row["verdict"], row["reason"]) == ("underpowered", NOT_TOLD)
