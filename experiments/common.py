@@ -331,8 +331,8 @@ class Rows:
         for row in [row for row in self.earlier if self.keep(row)] + self.rows:
             name = self.beside(row)
             files.setdefault(f".{name}" if name else "", []).append(row)
-        for ending, rows in files.items():
-            self.write(rows, ending)
+        for ending in sorted(files, reverse=True):  # a row that moves to a file beside is written there first
+            self.write(files[ending], ending)
         for file in files_of(self.file) if hosts.first() else ():
             if file.stem.removeprefix(self.file.stem) not in files:
                 file.unlink()

@@ -120,6 +120,26 @@ def test_rows_in_files_beside_are_kept_with_the_others_and_a_file_without_rows_g
     assert (tmp_path / "results_rows.json").exists()
 
 
+def test_a_kill_loses_no_row_that_moves_to_a_file_beside(tmp_path, monkeypatch):
+    rows = Rows("", "federated_audit", str(tmp_path), 0)
+    rows.add("a", {}, 0.0, scale="")
+    rows.finish_part("")
+    write, written = Rows.write, []
+
+    def killed(self, own, ending=""):
+        write(self, own, ending)
+        written.append(ending)
+        raise KeyboardInterrupt
+
+    rows = Rows("", "federated_audit", str(tmp_path), 0, keep=True, beside=lambda row: "large")
+    monkeypatch.setattr(Rows, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rows.finish_part("")
+    assert written == [".large"]
+    assert [row["quantity"] for row in read_rows(tmp_path / "results.large.json")] == ["a"]
+    assert (tmp_path / "results.json").exists()
+
+
 @pytest.mark.parametrize("file", sorted(HERE.glob("*/results/*.json")), ids=lambda file: file.stem)
 def test_every_committed_row_says_what_made_it_or_which_commit_added_it(file):
     rows = read_rows(file)
