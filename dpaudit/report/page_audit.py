@@ -49,7 +49,11 @@ def render(row: dict[str, Any]) -> str:
         reason=result.reason,
         next=_advice(result),
     )
-    numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
+    numbers = [
+        *_unsaid(result_lines(result), row),
+        ("seed", str(row["seed"])),
+        ("time", f"{row['seconds']:.1f} seconds"),
+    ]
     return "\n".join(
         [
             f"<h1>{escape(title)}</h1>",
@@ -59,6 +63,11 @@ def render(row: dict[str, Any]) -> str:
             markup.definitions([*numbers, ("versions", str(row["versions"]))]),
         ]
     )
+
+
+def _unsaid(lines: list[tuple[str, str]], row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Leaves out the reason for an underpowered audit, which the page's first sentences give."""
+    return [line for line in lines if row["verdict"] != "underpowered" or line[0] != "reason"]
 
 
 def _advice(result: AuditResult) -> str:
@@ -167,6 +176,6 @@ def render_training(row: dict[str, Any]) -> str:
             f"<h1>{escape(title)}</h1>",
             f'<div class="box">{markup.paragraph(explained)}</div>',
             f"<h2>DP-SGD on {escape(row['dataset'])}</h2>",
-            markup.definitions([*training_lines(row), *more]),
+            markup.definitions([*_unsaid(training_lines(row), row), *more]),
         ]
     )

@@ -1,6 +1,6 @@
 """Measures what paper 003 leaves to its libraries: how the first weights are drawn, and how pixels are scaled.
 
-    python -m experiments.paper003.unstated --work DIR --choices "PyTorch's uniform"  # a network takes a CPU hour
+    python -m experiments.paper003.unstated --work DIR --choices "PyTorch's uniform"  # 1.3 to 1.5 CPU hours a network
     python -m experiments.paper003.unstated --quick --out DIR                         # digits: under a minute
 
 A network is trained under each choice by the paper's recipe on all 50,000 records, and judged on all others as those

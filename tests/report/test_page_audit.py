@@ -146,4 +146,5 @@ def test_what_would_help_an_underpowered_audit_is_said(tmp_path, result, helps):
     assert result.verdict == "underpowered"
     _, text, _ = drawn(tmp_path, result, "mine.py:f")
     assert text.count(helps) == 1
+    assert text.count(" ".join(str(result.reason).split())) == 1
     assert sum(other in text for other in (page_audit.ANOTHER_ATTACK, page_audit.MORE_TRIALS, page_audit.MORE)) == 1
