@@ -2,7 +2,8 @@
 
 Every module maps one image [h, w, c] to logits [num_classes]; use ``vmap`` for a batch. ``params`` is what
 :func:`initial_parameters` returns: a nested dict of float32 arrays. Every ReLU is followed by dropout of
-``dropout_rate`` in [0, 1), active only in ``apply(..., dropout=True, rngs={"dropout": key})``.
+``dropout_rate`` in [0, 1), active only in ``apply(..., dropout=True, rngs={"dropout": key})``; with
+``channel_dropout`` that of a convolution drops whole channels (Tompson et al. 2015; PyTorch's ``Dropout2d``).
 """
 
 import math
@@ -32,9 +33,11 @@ class Dropout(nn.Module):
 
     Attributes:
       rate: in [0, 1), to 24 binary digits.
+      broadcast_dims: dimensions whose elements are dropped together.
     """
 
     rate: float
+    broadcast_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.probability(rate=self.rate)
@@ -44,7 +47,8 @@ class Dropout(nn.Module):
         """Masks x [...] with bits from the generator ``dropout`` if ``active``, else returns it."""
         if not active or self.rate == 0:
             return x
-        return jnp.where(kept(self.make_rng("dropout"), x.shape, self.rate), x / (1 - self.rate), 0)
+        shape = tuple(1 if i in self.broadcast_dims else size for i, size in enumerate(x.shape))
+        return jnp.where(kept(self.make_rng("dropout"), shape, self.rate), x / (1 - self.rate), 0)
 
 
 def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
@@ -72,10 +76,16 @@ def _once(words: jax.Array) -> jax.Array:
 class _Network(nn.Module):
     num_classes: int = 10
     dropout_rate: float = 0.0
+    channel_dropout: bool = False
 
     def __post_init__(self) -> None:
         _validate.probability(dropout_rate=self.dropout_rate)
         super().__post_init__()
+
+    @property
+    def together(self) -> tuple[int, ...]:
+        """Dimensions of what a convolution gives, [h, w, c], whose elements dropout drops together."""
+        return (0, 1) if self.channel_dropout else ()
 
 
 class CNN8(_Network):
@@ -84,10 +94,10 @@ class CNN8(_Network):
     @nn.compact
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
         x = nn.relu(nn.Conv(8, (3, 3), padding="SAME")(image))
-        x = Dropout(self.dropout_rate)(x, dropout)
+        x = Dropout(self.dropout_rate, self.together)(x, dropout)
         x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Conv(16, (3, 3), padding="VALID")(x))
-        x = Dropout(self.dropout_rate)(x, dropout)
+        x = Dropout(self.dropout_rate, self.together)(x, dropout)
         return nn.Dense(self.num_classes)(x.ravel())
 
 
@@ -101,10 +111,10 @@ class CNN28(_Network):
     @nn.compact
     def __call__(self, image: jax.Array, dropout: bool = False) -> jax.Array:
         x = nn.relu(nn.Conv(16, (8, 8), strides=(2, 2), padding="SAME")(image))
-        x = Dropout(self.dropout_rate)(x, dropout)
+        x = Dropout(self.dropout_rate, self.together)(x, dropout)
         x = nn.max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(nn.Conv(32, (4, 4), strides=(2, 2), padding="VALID")(x))
-        x = Dropout(self.dropout_rate)(x, dropout)
+        x = Dropout(self.dropout_rate, self.together)(x, dropout)
         x = nn.max_pool(x, (2, 2), strides=(1, 1))
         x = nn.relu(nn.Dense(32)(x.ravel()))
         x = Dropout(self.dropout_rate)(x, dropout)
@@ -124,7 +134,7 @@ class CNN32(_Network):
         x = image
         for _ in range(2):
             x = nn.relu(nn.Conv(64, (5, 5), padding="VALID")(x))
-            x = Dropout(self.dropout_rate)(x, dropout)
+            x = Dropout(self.dropout_rate, self.together)(x, dropout)
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
         x = nn.relu(nn.Dense(512)(x.ravel()))
         x = Dropout(self.dropout_rate)(x, dropout)

@@ -72,9 +72,7 @@ class Bench:
         self.name, self.labels = pool.label, pool.labels
         self.images = averaged(pool.inputs, scale.pixels)
         network = type(models.model_for(self.images.shape[1:], pool.num_classes))
-        self.model = network(pool.num_classes, dropout_rate=DROPOUT)
-        self.network, self.loss = models.logits(self.model), models.cross_entropy(self.model)
-        self.probabilities = mc_dropout.probabilities(self.model)
+        self.use(network(pool.num_classes, dropout_rate=DROPOUT))
         split_key, self.target_key, self.shadow_key, self.key = jax.random.split(jax.random.key(seed), 4)
         left = len(self.labels) - scale.records - EVALUATED
         self.rows = split(split_key, len(self.labels), members=scale.records, shadow=min(scale.records, left))
@@ -83,6 +81,12 @@ class Bench:
         self.noise = scale.noise or calibrated(self.sampling, EPSILON, scale.steps)
         self.learner, self.observe = cache(self._learner), self._observe  # the same functions are compiled once
         self.together: Callable[..., Any] = partial(train_many, at_once=scale.at_once, mesh=hosts.mesh("networks"))
+
+    def use(self, model: Any) -> None:
+        """Trains and asks this network."""
+        self.model = model
+        self.network, self.loss = models.logits(model), models.cross_entropy(model)
+        self.probabilities = mc_dropout.probabilities(model)
 
     @property
     def evaluated(self) -> np.ndarray:

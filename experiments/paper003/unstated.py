@@ -1,4 +1,5 @@
-"""Measures what paper 003 leaves to its libraries: how the first weights are drawn, and how pixels are scaled.
+"""Measures what paper 003 leaves to its libraries: how first weights are drawn, how pixels are scaled, and whether
+dropout of a convolution drops single values or whole channels (PyTorch has both).
 
     python -m experiments.paper003.unstated --work DIR --choices "PyTorch's uniform"  # 1.3 to 1.5 CPU hours a network
     python -m experiments.paper003.unstated --quick --out DIR                         # digits: under a minute
@@ -7,7 +8,8 @@ A network is trained under each choice by the paper's recipe on all 50,000 recor
 of :mod:`experiments.paper003.full_scale` are, which have our own choice. A killed training goes on from DIR. Rows of
 choices that are not asked for stay.
 
-Expect PyTorch's first weights, a third of the variance of ours, to cost accuracy.
+Expect PyTorch's first weights, a third of the variance of ours, to cost accuracy, and dropout of whole channels to
+make single samples less accurate.
 """
 
 import json
@@ -37,14 +39,18 @@ class Choice(NamedTuple):
 
     weights: Law | None = None  # None: as Flax draws kernels, and biases of 0
     standardised: bool = False  # pixels of mean 0 and deviation 1 over the training set, instead of [0, 1]
+    channels: bool = (
+        False  # dropout drops whole channels of a convolution, as Dropout2d does, instead of single values
+    )
 
 
-OURS, PYTORCH, STANDARDISED = "LeCun normal", "PyTorch's uniform", "standardised pixels"
+OURS, PYTORCH, STANDARDISED, CHANNELS = "LeCun normal", "PyTorch's uniform", "standardised pixels", "whole channels"
 CHOICES = {
     OURS: Choice(),
     PYTORCH: Choice(weights=pytorch),
     STANDARDISED: Choice(standardised=True),
     f"{PYTORCH}, {STANDARDISED}": Choice(weights=pytorch, standardised=True),
+    f"{PYTORCH}, {CHANNELS}": Choice(weights=pytorch, channels=True),
 }
 
 
@@ -54,6 +60,7 @@ class Otherwise(Bench):
     def __init__(self, choice: Choice, scale: Scale, seed: int, work: Path, data_dir: str | None = None):
         super().__init__(scale, seed, work, data_dir)
         self.choice = choice
+        self.use(self.model.clone(channel_dropout=choice.channels))
         if choice.standardised:
             pixels = np.asarray(self.images[self.rows.members], np.float64)
             self.images = (self.images - np.float32(pixels.mean())) / np.float32(pixels.std())

@@ -11,12 +11,14 @@ import pytest
 
 from dpaudit import InputError
 from dpaudit.report.rows import read_rows
+from dpaudit.training import models
+from dpaudit.training.dropout import mc_dropout
 from experiments import pages
 from experiments.common import Rows
 from experiments.paper003 import networks, page_full, unstated
 from experiments.paper003.bench import Bench, Scale
 from experiments.paper003.published import STATED
-from experiments.paper003.unstated import CHOICES, OURS, PYTORCH, STANDARDISED, Otherwise
+from experiments.paper003.unstated import CHANNELS, CHOICES, OURS, PYTORCH, STANDARDISED, Otherwise
 
 TINY = Scale("digits", 8, 80, 20, 2, noise=1.0, models=2, repeats=2, samples=3)
 
@@ -40,6 +42,7 @@ def test_a_choice_changes_what_it_names_alone(tmp_path):
     pixels = {name: not np.array_equal(bench.images, plain.images) for name, bench in changed.items()}
     assert weights == {name: PYTORCH in name for name in CHOICES}
     assert pixels == {name: STANDARDISED in name for name in CHOICES}
+    assert {name for name, bench in changed.items() if bench.model != plain.model} == {f"{PYTORCH}, {CHANNELS}"}
     assert OURS in CHOICES
 
 
@@ -113,6 +116,20 @@ def test_a_row_has_every_network(tmp_path):
     assert (plain["records"], whole["records"], whole["paper_value"]) == (10_000, 1_000, None)
     assert plain["ours_high"] - plain["ours"] > 0.1  # two networks that differ by two points tell little
     assert whole["ours_high"] - whole["ours"] == pytest.approx(1.96 * np.sqrt(0.25 / 1_000))
+
+
+def test_whole_channels_are_dropped_in_training_and_in_what_is_asked(tmp_path):
+    plain, bench = Bench(TINY, 0, tmp_path), under(f"{PYTORCH}, {CHANNELS}", tmp_path)
+    network = models.CNN8(10, dropout_rate=0.5, channel_dropout=True)
+    params, image, key = first(bench), bench.images[0], jax.random.key(1)
+    for own, wanted in (
+        (bench.network(params, image, key), models.logits(network)(params, image, key)),
+        (bench.loss(params, image, 3, key), models.cross_entropy(network)(params, image, 3, key)),
+        (bench.probabilities(params, image, key), mc_dropout.probabilities(network)(params, image, key)),
+    ):
+        np.testing.assert_array_equal(own, wanted)
+    assert not same(plain.network(params, image, key), bench.network(params, image, key))
+    assert same(plain.network(params, image), bench.network(params, image))
 
 
 @pytest.mark.parametrize("shift, holds", [(0.0, True), (0.05, False), (-0.08, False)])

@@ -81,8 +81,9 @@ def test_dropout_only_when_asked_for() -> None:
 
 
 @pytest.mark.integration
-def test_the_loss_with_a_key_trains_with_dropout_of_every_example() -> None:
-    model = models.CNN8(dropout_rate=0.5)
+@pytest.mark.parametrize("channels", [False, True])
+def test_the_loss_with_a_key_trains_with_dropout_of_every_example(channels: bool) -> None:
+    model = models.CNN8(dropout_rate=0.5, channel_dropout=channels)
     params, loss = models.initial_parameters(jax.random.key(0), model, (8, 8, 1)), models.cross_entropy(model)
     batch = jax.random.uniform(jax.random.key(1), (4, 8, 8, 1)), jnp.array([3, 1, 4, 1])
     key = jax.random.key(2)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dpaudit import _validate
+from dpaudit.training import models
 from dpaudit.training.models import Dropout, kept
 
 
@@ -32,6 +33,41 @@ def test_same_mean_as_flax_and_the_same_input_where_inactive() -> None:
     assert abs(ours.mean() - 3) < 4 * 3.75 * np.sqrt(0.2 * 0.8 / x.size)
     for rate, active in ((0.2, False), (0.0, True)):
         np.testing.assert_array_equal(Dropout(rate).apply({}, x, active), x)
+
+
+def test_what_is_dropped_together_is_that_of_flax() -> None:
+    x, rngs = jnp.full((3, 2, 5_000), 3.0), {"dropout": jax.random.key(1)}
+    ours = np.asarray(jax.jit(lambda x, rngs: Dropout(0.2, (0, 1)).apply({}, x, True, rngs=rngs))(x, rngs))
+    flax = nn.Dropout(0.2, broadcast_dims=(0, 1), deterministic=False)
+    theirs = np.asarray(jax.jit(lambda x, rngs: flax.apply({}, x, rngs=rngs))(x, rngs))
+    for drawn in (ours, theirs):
+        np.testing.assert_array_equal(drawn, np.broadcast_to(drawn[:1, :1], drawn.shape))
+        assert abs(drawn.mean() - 3) < 4 * 3.75 * np.sqrt(0.2 * 0.8 / x.shape[-1])
+
+
+@pytest.mark.parametrize("network, pixels", [(models.CNN8, 8), (models.CNN28, 28), (models.CNN32, 32)])
+def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: type[nn.Module], pixels: int) -> None:
+    def shares(channel_dropout: bool) -> list[np.ndarray]:
+        """Of every dropout, which share of each channel is dropped by ten draws; all before it is 1."""
+        model = network(dropout_rate=0.5, channel_dropout=channel_dropout)  # type: ignore[call-arg]
+        params = {"params": models.initial_parameters(jax.random.key(0), model, (pixels, pixels, 1))}
+        ones = jax.tree_util.tree_map_with_path(lambda path, leaf: jnp.full_like(leaf, "bias" in str(path)), params)
+
+        def inside(key: jax.Array) -> dict[str, jax.Array]:
+            told = {"capture_intermediates": True, "mutable": ["intermediates"], "rngs": {"dropout": key}}
+            found = model.apply(ones, jnp.ones((pixels, pixels, 1)), dropout=True, **told)[1]["intermediates"]
+            return {name: found[name]["__call__"][0] for name in found if name.startswith("Dropout")}
+
+        drawn = jax.jit(jax.vmap(inside))(jax.random.split(jax.random.key(1), 10))
+        return [np.asarray((x == 0).mean(axis=(1, 2)[: x.ndim - 2])).ravel() for _, x in sorted(drawn.items())]
+
+    whole, single = shares(True), shares(False)
+    for of_channels, of_elements in zip(whole[:2], single[:2], strict=True):
+        assert set(of_channels) == {0.0, 1.0}
+        assert len(set(of_elements)) > 2
+    assert len(whole) == len(single) == (2 if pixels == 8 else 3)  # the last, of a dense layer, drops elements
+    for more in (whole[2:], single[2:]):
+        assert all(set(shares) == {0.0, 1.0} for shares in more)
 
 
 @pytest.mark.parametrize("rate", [1.0, 1.5, -0.5, float("nan")])
