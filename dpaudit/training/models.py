@@ -44,11 +44,19 @@ class Dropout(nn.Module):
         super().__post_init__()
 
     def __call__(self, x: jax.Array, active: bool) -> jax.Array:
-        """Masks x [...] with bits from the generator ``dropout`` if ``active``, else returns it."""
+        """Masks x [...] with bits from the generator ``dropout`` if ``active``, else returns it.
+
+        Raises:
+          InputError: x lacks one of ``broadcast_dims``.
+        """
         if not active or self.rate == 0:
             return x
-        shape = tuple(1 if i in self.broadcast_dims else size for i, size in enumerate(x.shape))
-        return jnp.where(kept(self.make_rng("dropout"), shape, self.rate), x / (1 - self.rate), 0)
+        shape = list(x.shape)
+        for dim in self.broadcast_dims:
+            if not -x.ndim <= dim < x.ndim:
+                raise _validate.expected("broadcast_dims", f"dimensions of {list(x.shape)}", self.broadcast_dims)
+            shape[dim] = 1
+        return jnp.where(kept(self.make_rng("dropout"), tuple(shape), self.rate), x / (1 - self.rate), 0)
 
 
 def kept(key: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -37,7 +39,7 @@ def test_same_mean_as_flax_and_the_same_input_where_inactive() -> None:
 
 def test_what_is_dropped_together_is_that_of_flax() -> None:
     x, rngs = jnp.full((3, 2, 5_000), 3.0), {"dropout": jax.random.key(1)}
-    ours = np.asarray(jax.jit(lambda x, rngs: Dropout(0.2, (0, 1)).apply({}, x, True, rngs=rngs))(x, rngs))
+    ours = np.asarray(jax.jit(lambda x, rngs: Dropout(0.2, (0, -2)).apply({}, x, True, rngs=rngs))(x, rngs))
     flax = nn.Dropout(0.2, broadcast_dims=(0, 1), deterministic=False)
     theirs = np.asarray(jax.jit(lambda x, rngs: flax.apply({}, x, rngs=rngs))(x, rngs))
     for drawn in (ours, theirs):
@@ -46,14 +48,14 @@ def test_what_is_dropped_together_is_that_of_flax() -> None:
 
 
 @pytest.mark.parametrize("network, pixels", [(models.CNN8, 8), (models.CNN28, 28), (models.CNN32, 32)])
-def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: type[nn.Module], pixels: int) -> None:
+def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: Any, pixels: int) -> None:
     def shares(channel_dropout: bool) -> list[np.ndarray]:
         """Of every dropout, which share of each channel is dropped by ten draws; all before it is 1."""
-        model = network(dropout_rate=0.5, channel_dropout=channel_dropout)  # type: ignore[call-arg]
+        model = network(dropout_rate=0.5, channel_dropout=channel_dropout)
         params = {"params": models.initial_parameters(jax.random.key(0), model, (pixels, pixels, 1))}
         ones = jax.tree_util.tree_map_with_path(lambda path, leaf: jnp.full_like(leaf, "bias" in str(path)), params)
 
-        def inside(key: jax.Array) -> dict[str, jax.Array]:
+        def inside(key: jax.Array) -> Any:
             told = {"capture_intermediates": True, "mutable": ["intermediates"], "rngs": {"dropout": key}}
             found = model.apply(ones, jnp.ones((pixels, pixels, 1)), dropout=True, **told)[1]["intermediates"]
             return {name: found[name]["__call__"][0] for name in found if name.startswith("Dropout")}
@@ -67,10 +69,15 @@ def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: typ
         assert len(set(of_elements)) > 2
     assert len(whole) == len(single) == (2 if pixels == 8 else 3)  # the last, of a dense layer, drops elements
     for more in (whole[2:], single[2:]):
-        assert all(set(shares) == {0.0, 1.0} for shares in more)
+        assert all(set(share) == {0.0, 1.0} for share in more)
 
 
 @pytest.mark.parametrize("rate", [1.0, 1.5, -0.5, float("nan")])
 def test_a_rate_that_is_no_probability_is_refused(rate: float) -> None:
     with pytest.raises(_validate.InputError, match=r"rate: expected a number in \[0, 1\), got"):
         Dropout(rate)
+
+
+def test_dimensions_that_are_not_there_are_refused() -> None:
+    with pytest.raises(_validate.InputError, match=r"broadcast_dims: expected dimensions of \[3, 4\], got \(0, 2\)"):
+        Dropout(0.5, (0, 2)).apply({}, jnp.ones((3, 4)), True, rngs={"dropout": jax.random.key(0)})
