@@ -49,20 +49,20 @@ def render(row: dict[str, Any]) -> str:
         reason=result.reason,
         next=_advice(result),
     )
-    numbers = [
-        *_unsaid(result_lines(result), row),
-        ("seed", str(row["seed"])),
-        ("time", f"{row['seconds']:.1f} seconds"),
-    ]
     return "\n".join(
         [
             f"<h1>{escape(title)}</h1>",
             f'<div class="box">{markup.paragraph(explained)}</div>',
             markup.figure(audit_figure(row), "audit", _caption(row)),
             f"<h2>{escape(str(row['target']))}</h2>",
-            markup.definitions([*numbers, ("versions", str(row["versions"]))]),
+            markup.definitions(_every_number(result, row)),
         ]
     )
+
+
+def _every_number(result: AuditResult, row: dict[str, Any]) -> list[tuple[str, str]]:
+    run = [("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds"), ("versions", str(row["versions"]))]
+    return [*_unsaid(result_lines(result), row), *run]
 
 
 def _unsaid(lines: list[tuple[str, str]], row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -110,7 +110,6 @@ def render_examination(row: dict[str, Any]) -> str:
     result = AuditResult.from_json(json.dumps(row))
     steps = [(f"{step['seconds']:.1f} s", f"{step['name']}: {step['found']}") for step in row["steps"]]
     more = [(f"{one['trials']:,} trials", _would_show(one["detectable"], row)) for one in row["with_more"]]
-    numbers = [*result_lines(result), ("seed", str(row["seed"])), ("time", f"{row['seconds']:.1f} seconds")]
     return "\n".join(
         [
             f"<h1>{escape(TITLES[row['verdict']])}</h1>",
@@ -122,7 +121,7 @@ def render_examination(row: dict[str, Any]) -> str:
             markup.figure(audit_figure(row), "audit", _caption(row)),
             *(["<h2>What more trials would have shown</h2>", markup.definitions(more)] if more else []),
             "<h2>Every number</h2>",
-            markup.definitions([*numbers, ("versions", str(row["versions"]))]),
+            markup.definitions(_every_number(result, row)),
         ]
     )
 
