@@ -50,7 +50,8 @@ def test_what_is_dropped_together_is_that_of_flax() -> None:
 @pytest.mark.parametrize("network, pixels", [(models.CNN8, 8), (models.CNN28, 28), (models.CNN32, 32)])
 def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: Any, pixels: int) -> None:
     def shares(channel_dropout: bool) -> list[np.ndarray]:
-        """Of every dropout, which share of each channel is dropped by ten draws; all before it is 1."""
+        """Which share of each channel, or of all that a dense layer gives, each dropout drops in ten draws; all before
+        it is 1."""
         model = network(dropout_rate=0.5, channel_dropout=channel_dropout)
         params = {"params": models.initial_parameters(jax.random.key(0), model, (pixels, pixels, 1))}
         ones = jax.tree_util.tree_map_with_path(lambda path, leaf: jnp.full_like(leaf, "bias" in str(path)), params)
@@ -62,15 +63,15 @@ def test_channels_of_convolutions_are_dropped_whole_where_asked_for(network: Any
 
         # the ones are an argument: as constants the compiler of jaxlib 0.10.2 for CPUs reads them from elsewhere
         drawn = jax.jit(jax.vmap(inside, (0, None)))(jax.random.split(jax.random.key(1), 10), ones)
-        return [np.asarray((x == 0).mean(axis=(1, 2)[: x.ndim - 2])).ravel() for _, x in sorted(drawn.items())]
+        return [np.asarray((x == 0).mean(axis=(1, 2) if x.ndim == 4 else 1)).ravel() for _, x in sorted(drawn.items())]
 
     whole, single = shares(True), shares(False)
     for of_channels, of_elements in zip(whole[:2], single[:2], strict=True):
         assert set(of_channels) == {0.0, 1.0}
         assert len(set(of_elements)) > 2
-    assert len(whole) == len(single) == (2 if pixels == 8 else 3)  # the last, of a dense layer, drops elements
-    for more in (whole[2:], single[2:]):
-        assert all(set(share) == {0.0, 1.0} for share in more)
+    dense = whole[2:] + single[2:]
+    assert len(dense) == (0 if pixels == 8 else 2)
+    assert all(0 < share < 1 for of_draws in dense for share in of_draws)
 
 
 @pytest.mark.parametrize("rate", [1.0, 1.5, -0.5, float("nan")])
