@@ -39,9 +39,7 @@ class Choice(NamedTuple):
 
     weights: Law | None = None  # None: as Flax draws kernels, and biases of 0
     standardised: bool = False  # pixels of mean 0 and deviation 1 over the training set, instead of [0, 1]
-    channels: bool = (
-        False  # dropout drops whole channels of a convolution, as Dropout2d does, instead of single values
-    )
+    channels: bool = False  # dropout of a convolution drops whole channels, as PyTorch's Dropout2d does
 
 
 OURS, PYTORCH, STANDARDISED, CHANNELS = "LeCun normal", "PyTorch's uniform", "standardised pixels", "whole channels"
